@@ -73,7 +73,8 @@ pub struct GatewayBeat {
     pub samples: Vec<TrafficSample>,
 }
 
-/// One second of one service at one gateway.
+/// One second of one service at one gateway. A service without a sample in a beat had no traffic and nobody waiting in
+/// the seconds that beat covers: the beat is what says that the gateway was there to see it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TrafficSample {
     /// Tenant of the service.
@@ -82,6 +83,9 @@ pub struct TrafficSample {
     pub service: String,
     /// How long ago the second ended, milliseconds of the gateway's monotonic clock.
     pub age_ms: u64,
+    /// Seconds summed into this sample: 1, or more where a gateway could not reach a door. 0 (an older gateway) means 1.
+    #[serde(default)]
+    pub seconds: u32,
     /// Requests that arrived.
     pub arrived: u64,
     /// Requests answered by an instance with a status below 500.
@@ -102,13 +106,26 @@ pub struct TrafficSample {
     pub queued: u64,
     /// Requests in flight at the end of the second.
     pub in_flight: u64,
-    /// Longest time so far in which no request succeeded while at least one waited, milliseconds.
+    /// Longest time so far in which no request succeeded while at least one waited, milliseconds. A request waits from
+    /// its arrival until its answer begins, in the queue or at an instance; a gap still open when the second ends is
+    /// given as long as it is by then, so the largest value over samples is the longest gap.
     pub longest_gap_ms: u64,
     /// Latency to the first byte: counts in buckets whose upper bounds are [`LATENCY_BOUNDS_MS`] (last: above all).
     pub latency: Vec<u64>,
     /// The same by instance.
     #[serde(default)]
     pub instances: Vec<InstanceTraffic>,
+}
+
+/// A gap longer than this is perceived by customers, milliseconds.
+pub const PERCEIVED_GAP_MS: u64 = 1_000;
+
+impl TrafficSample {
+    /// Whether a customer perceived a failing of the platform: a request failed after retries, a begun stream was cut,
+    /// or the service answered nobody for over a second while somebody waited.
+    pub fn is_perceived(&self) -> bool {
+        self.failed > 0 || self.cut_streams > 0 || self.longest_gap_ms > PERCEIVED_GAP_MS
+    }
 }
 
 /// Upper bounds of the latency buckets, milliseconds. 20 buckets with the open one; factor about 1.6-2 between

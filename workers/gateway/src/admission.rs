@@ -1,0 +1,395 @@
+//! Who gets a slot of which instance, and who waits.
+//!
+//! A slot is a right to have one request in flight on one instance; [`Slot`] holds it and gives it back when dropped,
+//! straight to the request that has waited longest. Free slots are chosen as the less loaded of two at random, which
+//! comes close to the least loaded of all without looking at all. Places in the queue are ordered by the request's
+//! arrival, so a request that comes back after a broken try is served before those that arrived after it.
+//!
+//! Invariants: in-flight counters change only under the lock and only through `Slot`, so they are never negative and
+//! zero at rest; nobody overtakes a waiting request; a waiter that goes away frees its place at once. Rejected: a
+//! semaphore per instance, because a waiter would have to choose its instance before one is free.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use tidemill_protocol::gateway::ServiceRoute;
+use tokio::sync::oneshot;
+
+use crate::config::Limits;
+use crate::health::Condition;
+use crate::instance::Instance;
+use crate::traffic::Traffic;
+
+/// When a request that has already been sent may be sent again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum RetryPolicy {
+    /// Only what no instance can have seen.
+    Never,
+    /// Safe or idempotent methods, and requests with an `Idempotency-Key`.
+    #[default]
+    Idempotent,
+    /// All.
+    Any,
+}
+
+impl RetryPolicy {
+    /// An unknown word of a newer door is read as the default.
+    fn parse(word: &str) -> Self {
+        match word {
+            "never" => Self::Never,
+            "any" => Self::Any,
+            _ => Self::Idempotent,
+        }
+    }
+}
+
+/// A service with its queue, instances and counters; lives as long as routes name it.
+#[derive(Debug)]
+pub(crate) struct Service {
+    pub(crate) tenant: Box<str>,
+    pub(crate) name: Box<str>,
+    pub(crate) traffic: Traffic,
+    queue_length: usize,
+    arrivals: AtomicU64,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    standing: Standing,
+    retry: RetryPolicy,
+    /// Slots per instance.
+    concurrency: u32,
+    /// In rotation.
+    instances: Vec<Arc<Instance>>,
+    /// Draining: known, but given no new slot.
+    draining: Vec<Arc<Instance>>,
+    /// In rotation by the routes, but with no endpoint this gateway can reach.
+    tunnelled: usize,
+    waiters: BTreeMap<u64, oneshot::Sender<Slot>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    Open,
+    Stopped,
+    Gone,
+}
+
+/// Place of a request in the order of arrival.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ticket(u64);
+
+/// Answer to [`Service::acquire`].
+#[derive(Debug)]
+pub(crate) enum Admission {
+    /// An instance has room.
+    Granted(Slot),
+    /// None has; wait.
+    Queued(Waiter),
+    /// None has, and too many wait already.
+    Full,
+    /// The owner stopped the service.
+    Stopped,
+    /// The service was deleted.
+    Gone,
+}
+
+/// What keeps requests waiting, for the answer to one that waited in vain.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shortage {
+    pub(crate) in_rotation: usize,
+    pub(crate) set_aside: usize,
+    pub(crate) draining: usize,
+    pub(crate) tunnelled: usize,
+}
+
+impl Service {
+    pub(crate) fn new(tenant: &str, name: &str, limits: &Limits) -> Self {
+        Self {
+            tenant: tenant.into(),
+            name: name.into(),
+            traffic: Traffic::default(),
+            queue_length: limits.queue_length,
+            arrivals: AtomicU64::new(0),
+            state: Mutex::new(State {
+                standing: Standing::Open,
+                retry: RetryPolicy::default(),
+                concurrency: u32::MAX,
+                instances: Vec::new(),
+                draining: Vec::new(),
+                tunnelled: 0,
+                waiters: BTreeMap::new(),
+            }),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A place in the order of arrival, and the retry policy at this moment.
+    pub(crate) fn arrive(&self, now: Instant) -> (Ticket, RetryPolicy) {
+        self.traffic.arrived(now);
+        let ticket = Ticket(self.arrivals.fetch_add(1, Ordering::Relaxed));
+        (ticket, self.lock().retry)
+    }
+
+    /// A slot now, or a place in the queue.
+    pub(crate) fn acquire(self: &Arc<Self>, ticket: Ticket) -> Admission {
+        let mut state = self.lock();
+        match state.standing {
+            Standing::Open => {}
+            Standing::Stopped => return Admission::Stopped,
+            Standing::Gone => return Admission::Gone,
+        }
+        // A request that was here before those who wait may go first; all others line up.
+        let first = state
+            .waiters
+            .first_key_value()
+            .is_none_or(|(waiting, _)| ticket.0 < *waiting);
+        if first && let Some(instance) = state.pick() {
+            return Admission::Granted(Slot::take(self, &instance));
+        }
+        if state.waiters.len() >= self.queue_length {
+            return Admission::Full;
+        }
+        let (sender, slot) = oneshot::channel();
+        state.waiters.insert(ticket.0, sender);
+        Admission::Queued(Waiter {
+            service: Arc::clone(self),
+            ticket,
+            slot,
+        })
+    }
+
+    /// Gives free slots to those who wait. Called when health changes; slots and routes do it themselves.
+    pub(crate) fn wake(self: &Arc<Self>) {
+        self.dispatch(&mut self.lock());
+    }
+
+    fn release(self: &Arc<Self>, instance: &Instance) {
+        let mut state = self.lock();
+        instance.give_back();
+        self.dispatch(&mut state);
+    }
+
+    fn dispatch(self: &Arc<Self>, state: &mut State) {
+        while !state.waiters.is_empty() {
+            let Some(instance) = state.pick() else { return };
+            let Some((_, waiter)) = state.waiters.pop_first() else {
+                return;
+            };
+            // The waiter may have gone this instant: take the slot back without its guard, which would lock again.
+            if let Err(slot) = waiter.send(Slot::take(self, &instance)) {
+                slot.undo();
+            }
+        }
+    }
+
+    /// Puts a route to use. Returns once no new slot can go to an instance it does not name.
+    pub(crate) fn update(self: &Arc<Self>, route: &ServiceRoute, limits: &Limits) {
+        let mut dropped = Vec::new();
+        {
+            let mut state = self.lock();
+            let mut known: Vec<Arc<Instance>> = state.instances.drain(..).collect();
+            known.append(&mut state.draining);
+            state.tunnelled = 0;
+            for wanted in &route.instances {
+                let same = |i: &Arc<Instance>| {
+                    *i.id == *wanted.instance && wanted.endpoint.as_deref() == Some(&*i.endpoint)
+                };
+                let instance = match known.iter().position(same) {
+                    Some(at) => known.swap_remove(at),
+                    None => match Instance::new(wanted, limits) {
+                        Some(new) => Arc::new(new),
+                        None => {
+                            state.tunnelled += usize::from(!wanted.draining);
+                            continue;
+                        }
+                    },
+                };
+                if wanted.draining {
+                    state.draining.push(instance);
+                } else {
+                    state.instances.push(instance);
+                }
+            }
+            dropped.append(&mut known);
+            state.retry = RetryPolicy::parse(&route.retry);
+            // A limit of 0 would make a ready instance unusable for ever.
+            state.concurrency = route.concurrency.unwrap_or(u32::MAX).max(1);
+            state.standing = if route.stopped {
+                Standing::Stopped
+            } else {
+                Standing::Open
+            };
+            if route.stopped {
+                state.waiters.clear();
+            }
+            self.dispatch(&mut state);
+        }
+        for instance in dropped {
+            instance.drop_from_routes();
+        }
+    }
+
+    /// No route names the service any more.
+    pub(crate) fn retire(&self) {
+        let dropped: Vec<_> = {
+            let mut state = self.lock();
+            state.standing = Standing::Gone;
+            state.waiters.clear();
+            let mut all: Vec<_> = state.instances.drain(..).collect();
+            all.append(&mut state.draining);
+            all
+        };
+        for instance in dropped {
+            instance.drop_from_routes();
+        }
+    }
+
+    /// Whether an instance other than `than` could take requests.
+    pub(crate) fn has_other(&self, than: &Instance) -> bool {
+        self.lock()
+            .instances
+            .iter()
+            .any(|i| i.id != than.id && i.health.condition() == Condition::Good)
+    }
+
+    /// Requests in the queue.
+    pub(crate) fn queued(&self) -> usize {
+        self.lock().waiters.len()
+    }
+
+    /// All instances the routes name, draining ones included.
+    pub(crate) fn instances(&self) -> Vec<Arc<Instance>> {
+        let state = self.lock();
+        let all = state.instances.iter().chain(&state.draining);
+        all.cloned().collect()
+    }
+
+    /// Why there is no slot to be had.
+    pub(crate) fn shortage(&self) -> Shortage {
+        let state = self.lock();
+        Shortage {
+            in_rotation: state.instances.len(),
+            set_aside: state
+                .instances
+                .iter()
+                .filter(|i| i.health.condition() != Condition::Good)
+                .count(),
+            draining: state.draining.len(),
+            tunnelled: state.tunnelled,
+        }
+    }
+}
+
+impl State {
+    /// An instance with a free slot. Those set aside are used only when no other is in rotation, and those that do
+    /// not even accept connections not at all: their probe is as good as a request and costs none.
+    fn pick(&self) -> Option<Arc<Instance>> {
+        let instances = &self.instances;
+        let n = instances.len();
+        if n == 0 {
+            return None;
+        }
+        let has_room = |i: &Instance| i.in_flight() < self.concurrency;
+        let usable = |i: &Instance| has_room(i) && i.health.condition() == Condition::Good;
+        let first = fastrand::usize(..n);
+        let second = if n == 1 {
+            first
+        } else {
+            (first + 1 + fastrand::usize(..n - 1)) % n
+        };
+        let (a, b) = (&instances[first], &instances[second]);
+        match (usable(a), usable(b)) {
+            (true, true) => {
+                let less = if b.in_flight() < a.in_flight() { b } else { a };
+                return Some(Arc::clone(less));
+            }
+            (true, false) => return Some(Arc::clone(a)),
+            (false, true) => return Some(Arc::clone(b)),
+            (false, false) => {}
+        }
+        let mut any_good = false;
+        let mut fallback = None;
+        for instance in instances[first..].iter().chain(&instances[..first]) {
+            match instance.health.condition() {
+                Condition::Good if has_room(instance) => return Some(Arc::clone(instance)),
+                Condition::Good => any_good = true,
+                Condition::Breaking if fallback.is_none() && has_room(instance) => {
+                    fallback = Some(instance);
+                }
+                Condition::Breaking | Condition::Unreachable => {}
+            }
+        }
+        if any_good { None } else { fallback.cloned() }
+    }
+}
+
+/// The right to have one request in flight on one instance.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    service: Arc<Service>,
+    instance: Arc<Instance>,
+    armed: bool,
+}
+
+impl Slot {
+    /// The caller holds the admission lock.
+    fn take(service: &Arc<Service>, instance: &Arc<Instance>) -> Self {
+        instance.take();
+        Self {
+            service: Arc::clone(service),
+            instance: Arc::clone(instance),
+            armed: true,
+        }
+    }
+
+    /// Undoes [`Slot::take`] under the same lock.
+    fn undo(mut self) {
+        self.armed = false;
+        self.instance.give_back();
+    }
+
+    pub(crate) fn instance(&self) -> &Arc<Instance> {
+        &self.instance
+    }
+
+    pub(crate) fn service(&self) -> &Arc<Service> {
+        &self.service
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        if self.armed {
+            self.service.release(&self.instance);
+        }
+    }
+}
+
+/// A place in the queue; leaving it (drop) frees the place.
+#[derive(Debug)]
+pub(crate) struct Waiter {
+    service: Arc<Service>,
+    ticket: Ticket,
+    slot: oneshot::Receiver<Slot>,
+}
+
+impl Waiter {
+    /// Waits for a slot. `None`: the queue was dissolved; ask [`Service::acquire`] why.
+    pub(crate) async fn slot(&mut self) -> Option<Slot> {
+        (&mut self.slot).await.ok()
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        // A slot granted this instant is dropped with the receiver, after the lock is free again.
+        self.service.lock().waiters.remove(&self.ticket.0);
+    }
+}

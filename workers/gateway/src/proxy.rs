@@ -1,0 +1,143 @@
+//! What all connections of a gateway share, and where each request enters.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use bytes::Bytes;
+use http::header::{CONNECTION, HOST, UPGRADE};
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use tidemill_protocol::gateway::{Routes, Suspicion};
+use tokio::sync::mpsc;
+
+use crate::config::Limits;
+use crate::download::ProxyBody;
+use crate::forward::forward;
+use crate::refusal::Refusal;
+use crate::report::Reporter;
+use crate::table::{Routed, Router};
+use crate::upload::ReplayBudget;
+
+/// Suspicions not yet sent; more than these say nothing new.
+const SUSPICIONS: usize = 256;
+/// Answers 200 while the process serves. `-` cannot name a service.
+const LIVE_PATH: &str = "/-/livez";
+/// Answers 200 once there are routes, 503 before.
+const READY_PATH: &str = "/-/readyz";
+
+/// The proxy: routes, limits, and what is to be reported.
+#[derive(Debug)]
+pub(crate) struct Proxy {
+    pub(crate) router: Router,
+    pub(crate) limits: Limits,
+    pub(crate) replay: Arc<ReplayBudget>,
+    pub(crate) suspicions: mpsc::Sender<Suspicion>,
+    reporter: Mutex<Reporter>,
+}
+
+impl Proxy {
+    pub(crate) fn new(limits: Limits) -> (Self, mpsc::Receiver<Suspicion>) {
+        let (suspicions, receiver) = mpsc::channel(SUSPICIONS);
+        let proxy = Self {
+            router: Router::default(),
+            replay: Arc::new(ReplayBudget::new(
+                limits.replay_bytes,
+                limits.replay_total_bytes,
+            )),
+            limits,
+            suspicions,
+            reporter: Mutex::default(),
+        };
+        (proxy, receiver)
+    }
+
+    /// Puts routes to use; see [`Router::apply`].
+    pub(crate) fn apply(&self, routes: &Routes) -> Routed {
+        let (routed, retired) = self.router.apply(routes, &self.limits);
+        if !retired.is_empty() {
+            self.with_reporter(|reporter| reporter.retire(retired));
+        }
+        routed
+    }
+
+    /// Closes the second for all services, and unused connections that are too old.
+    pub(crate) fn tick(&self, now: Instant) {
+        let table = self.router.current();
+        for service in table.services() {
+            for instance in service.instances() {
+                instance.pool.expire();
+            }
+        }
+        self.with_reporter(|reporter| reporter.close_second(table.services(), now));
+    }
+
+    pub(crate) fn with_reporter<T>(&self, f: impl FnOnce(&mut Reporter) -> T) -> T {
+        f(&mut self.reporter.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Answers one request.
+    pub(crate) async fn handle(
+        &self,
+        peer: SocketAddr,
+        request: Request<Incoming>,
+    ) -> Response<ProxyBody> {
+        let headers = request.headers();
+        if request.method() == Method::CONNECT {
+            return Refusal::MethodNotSupported.into_response(headers, 0);
+        }
+        let host = match headers.get(HOST) {
+            Some(host) => host.to_str().ok(),
+            None => request.uri().host(),
+        };
+        let path = request.uri().path();
+        let table = self.router.current();
+        let Some((service, prefix_len)) = table.resolve(host, path) else {
+            return self.own(path).unwrap_or_else(|| {
+                let path = path.chars().take(200).collect();
+                Refusal::NoSuchService { path }.into_response(headers, 0)
+            });
+        };
+        if is_upgrade(&request) {
+            let what = "a protocol upgrade (such as WebSocket)";
+            return Refusal::NotYet { what }.into_response(headers, 0);
+        }
+        let service = Arc::clone(service);
+        drop(table);
+        forward(self, service, peer.ip(), prefix_len, request).await
+    }
+
+    /// The gateway's own pages.
+    fn own(&self, path: &str) -> Option<Response<ProxyBody>> {
+        let status = match path {
+            LIVE_PATH => StatusCode::OK,
+            READY_PATH if self.router.stamp().is_some() => StatusCode::OK,
+            READY_PATH => StatusCode::SERVICE_UNAVAILABLE,
+            _ => return None,
+        };
+        let text = if status == StatusCode::OK {
+            "ok\n"
+        } else {
+            "no routes yet: no door was heard and none are on disk\n"
+        };
+        let body = Full::new(Bytes::from_static(text.as_bytes()));
+        let mut response = Response::new(ProxyBody::Whole(body));
+        *response.status_mut() = status;
+        Some(response)
+    }
+}
+
+fn is_upgrade(request: &Request<Incoming>) -> bool {
+    let headers = request.headers();
+    // `Upgrade: h2c` may be ignored (RFC 9110 §7.8), and clients that send it expect that.
+    headers
+        .get(UPGRADE)
+        .is_some_and(|to| !to.as_bytes().eq_ignore_ascii_case(b"h2c"))
+        && headers.get(CONNECTION).is_some_and(|c| {
+            let value = c.to_str().unwrap_or_default();
+            value
+                .split(',')
+                .any(|token| token.trim().eq_ignore_ascii_case("upgrade"))
+        })
+}
