@@ -131,8 +131,7 @@ impl TrafficSample {
 /// Upper bounds of the latency buckets, milliseconds. 20 buckets with the open one; factor about 1.6-2 between
 /// neighbours, from a cached answer to a long generation.
 pub const LATENCY_BOUNDS_MS: [u64; 19] = [
-    1, 2, 5, 10, 20, 35, 50, 75, 100, 150, 250, 400, 700, 1_000, 2_000, 5_000, 10_000, 30_000,
-    60_000,
+    1, 2, 5, 10, 20, 35, 50, 75, 100, 150, 250, 400, 700, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000,
 ];
 
 /// One second of one instance at one gateway.

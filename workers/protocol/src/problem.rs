@@ -29,12 +29,7 @@ pub struct Problem {
 
 impl Problem {
     /// A problem with the given HTTP status, code, detail and next step.
-    pub fn new(
-        status: u16,
-        code: &str,
-        detail: impl Into<String>,
-        next: impl Into<String>,
-    ) -> Self {
+    pub fn new(status: u16, code: &str, detail: impl Into<String>, next: impl Into<String>) -> Self {
         Self {
             kind: format!("about:blank#{code}"),
             title: code.replace('_', " "),

@@ -1,0 +1,224 @@
+//! Services: what their owners declare.
+
+use std::collections::BTreeMap;
+
+use postcard_schema::Schema;
+use serde::{Deserialize, Serialize};
+
+use crate::id::ServiceId;
+use crate::time::{Span, Timestamp};
+use crate::unit::{Milli, Name};
+
+use super::node::{DeviceKind, Supply};
+
+/// A service was declared or its declaration changed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Schema)]
+pub struct ServiceApplied {
+    /// Its id.
+    pub service: ServiceId,
+    /// Whose.
+    pub tenant: Name,
+    /// Unique in the tenant.
+    pub name: Name,
+    /// 1, then one more whenever what instances are made from changed; a change of scale or route keeps it.
+    pub generation: u64,
+    /// The whole declaration.
+    pub spec: ServiceSpec,
+}
+
+/// Its owner wants no replicas until it is started again.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Schema)]
+pub struct ServiceStopRequested {
+    /// Which.
+    pub service: ServiceId,
+}
+
+/// Its owner wants it running again.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Schema)]
+pub struct ServiceStarted {
+    /// Which.
+    pub service: ServiceId,
+}
+
+/// Its owner wants it gone; that follows once its instances have ended.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Schema)]
+pub struct ServiceDeleteRequested {
+    /// Which.
+    pub service: ServiceId,
+}
+
+/// It is gone, and nothing of it runs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Schema)]
+pub struct ServiceDeleted {
+    /// Which.
+    pub service: ServiceId,
+}
+
+/// Someone set the replica count by hand, for a time or until released.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Schema)]
+pub struct ServiceScaleOverridden {
+    /// Which.
+    pub service: ServiceId,
+    /// Replicas while it holds.
+    pub replicas: u32,
+    /// Begin; at once if none.
+    pub from: Option<Timestamp>,
+    /// End; until released if none.
+    pub until: Option<Timestamp>,
+}
+
+/// The override is over.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Schema)]
+pub struct ServiceScaleReleased {
+    /// Which.
+    pub service: ServiceId,
+}
+
+/// How many replicas the service is to have from now on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Schema)]
+pub struct ServiceDesiredChanged {
+    /// Which.
+    pub service: ServiceId,
+    /// Replicas.
+    pub desired: u32,
+    /// Why.
+    pub reason: DesiredReason,
+}
+
+/// What set the replica count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Schema)]
+#[serde(rename_all = "snake_case")]
+pub enum DesiredReason {
+    /// The declared minimum.
+    Minimum,
+    /// An override by hand.
+    Override,
+    /// Its owner stopped it.
+    Stopped,
+    /// Its owner deleted it.
+    Deleted,
+}
+
+/// A service's declaration.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Schema)]
+pub struct ServiceSpec {
+    /// Priority class.
+    pub class: Class,
+    /// What runs.
+    pub run: Run,
+    /// What it runs on.
+    pub devices: DeviceRequest,
+    /// How many.
+    pub scale: Scale,
+    /// Where.
+    pub placement: PlacementRules,
+    /// How requests reach it.
+    pub route: Route,
+}
+
+/// Priority class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, Schema)]
+#[serde(rename_all = "snake_case")]
+pub enum Class {
+    /// May use what is held back for critical work.
+    Critical,
+    /// The usual.
+    Standard,
+}
+
+/// What an instance executes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Schema)]
+pub struct Run {
+    /// Runtime.
+    pub runtime: Runtime,
+    /// Program and arguments.
+    pub command: Vec<String>,
+    /// Environment.
+    pub env: BTreeMap<String, String>,
+    /// HTTP path that answers 2xx when ready; running for 1 s is ready if none.
+    pub ready_http: Option<String>,
+    /// Longest time to become ready.
+    pub ready_timeout: Span,
+    /// Between SIGTERM and SIGKILL.
+    pub stop_grace: Span,
+}
+
+/// How an instance is run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Schema)]
+#[serde(rename_all = "snake_case")]
+pub enum Runtime {
+    /// As a process of the node.
+    Process,
+}
+
+/// The devices each instance needs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Schema)]
+pub struct DeviceRequest {
+    /// Devices, all on one node.
+    pub count: u32,
+    /// Of each device, in thousandths; below 1000 only with one device.
+    pub share: Milli,
+    /// Allowed kinds; any if empty.
+    pub kinds: Vec<DeviceKind>,
+    /// Allowed models; any if empty.
+    pub models: Vec<String>,
+    /// Least memory of the device (of the share, where it is one), bytes.
+    pub memory_bytes: u64,
+}
+
+/// How many replicas.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Schema)]
+pub struct Scale {
+    /// Never fewer.
+    pub min: u32,
+    /// Never more.
+    pub max: u32,
+    /// Requests a replica takes at a time; no limit if none.
+    pub concurrency: Option<u32>,
+}
+
+/// Where replicas may run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Schema)]
+pub struct PlacementRules {
+    /// Allowed supply kinds.
+    pub supply: Vec<Supply>,
+    /// Allowed regions; any if empty.
+    pub regions: Vec<String>,
+    /// Over what replicas are spread first.
+    pub spread: Spread,
+}
+
+/// A failure domain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Schema)]
+#[serde(rename_all = "snake_case")]
+pub enum Spread {
+    /// Over nodes.
+    Node,
+    /// Over providers, then nodes.
+    Provider,
+    /// Over regions, then nodes.
+    Region,
+    /// Packed as tightly as possible.
+    None,
+}
+
+/// How requests reach a service.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Schema)]
+pub struct Route {
+    /// `Host` under which it is reached besides its path.
+    pub host: Option<String>,
+    /// Which requests may be sent twice.
+    pub retry: Retry,
+}
+
+/// Which requests may be sent a second time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Schema)]
+#[serde(rename_all = "snake_case")]
+pub enum Retry {
+    /// None.
+    Never,
+    /// Safe and idempotent methods, those with an `Idempotency-Key`, and those of which nothing was sent.
+    Idempotent,
+    /// All that were not answered.
+    Any,
+}

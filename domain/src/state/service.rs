@@ -1,0 +1,121 @@
+//! A service.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::commit::{Address, TraceContext};
+use crate::events::placement::Explanation;
+use crate::events::service::{DesiredReason, Scale, ServiceSpec};
+use crate::id::{InstanceId, ServiceId};
+use crate::time::Timestamp;
+use crate::unit::Name;
+
+/// Inference replicas behind a route.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Service {
+    /// Its id.
+    pub id: ServiceId,
+    /// Whose.
+    pub tenant: Name,
+    /// Unique in the tenant.
+    pub name: Name,
+    /// Of the declaration.
+    pub generation: u64,
+    /// Declarations that are in use: the present one, and older ones while instances made from them live.
+    pub specs: BTreeMap<u64, Arc<ServiceSpec>>,
+    /// Stage of its life.
+    pub lifecycle: Lifecycle,
+    /// Replicas wanted.
+    pub desired: u32,
+    /// What set that.
+    pub desired_reason: DesiredReason,
+    /// When that was set.
+    pub desired_since: Timestamp,
+    /// Count set by hand.
+    pub scale_override: Option<ScaleOverride>,
+    /// Instances that have not ended.
+    pub live: BTreeSet<InstanceId>,
+    /// The last that ended, oldest first.
+    pub ended: VecDeque<InstanceId>,
+    /// Failures in a row.
+    pub failures: u32,
+    /// No new instance before this.
+    pub retry_at: Option<Timestamp>,
+    /// The last failure, in a sentence.
+    pub last_failure: Option<String>,
+    /// Why instances wait, as recorded last; none when none wait.
+    pub pending: Option<Explanation>,
+    /// How many waited then.
+    pub waiting: u32,
+    /// The last placement's explanation.
+    pub placed: Option<Explanation>,
+    /// Traffic is on record up to here.
+    pub traffic_through: Option<Timestamp>,
+    /// Last change of the declaration, count, lifecycle, or of an instance's stage.
+    pub changed: Address,
+    /// Trace of the request that last changed what is wanted.
+    pub trace: Option<TraceContext>,
+}
+
+/// Stage of a service's life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Lifecycle {
+    /// To be served.
+    Active,
+    /// Stopped by its owner.
+    Stopped,
+    /// Deleted by its owner; ends when its instances have.
+    Deleting,
+}
+
+/// A replica count set by hand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScaleOverride {
+    /// Replicas while it holds.
+    pub replicas: u32,
+    /// Begin.
+    pub from: Option<Timestamp>,
+    /// End.
+    pub until: Option<Timestamp>,
+}
+
+impl ScaleOverride {
+    /// Whether it holds at `now`.
+    pub fn holds_at(&self, now: Timestamp) -> bool {
+        self.from.is_none_or(|from| from <= now) && self.until.is_none_or(|until| now < until)
+    }
+}
+
+impl Service {
+    /// The present declaration.
+    pub fn spec(&self) -> &Arc<ServiceSpec> {
+        self.specs
+            .get(&self.generation)
+            .expect("apply keeps the present generation's declaration")
+    }
+
+    /// `TENANT/NAME`.
+    pub fn full_name(&self) -> String {
+        format!("{}/{}", self.tenant, self.name)
+    }
+
+    /// The replica count that holds at `now` under the present declaration, with what sets it.
+    pub fn desired_at(&self, now: Timestamp) -> (u32, DesiredReason) {
+        self.desired_under(&self.spec().scale, now)
+    }
+
+    /// The replica count that would hold at `now` under `scale`. Floors and ceilings apply last, on every path.
+    pub fn desired_under(&self, scale: &Scale, now: Timestamp) -> (u32, DesiredReason) {
+        match self.lifecycle {
+            Lifecycle::Stopped => (0, DesiredReason::Stopped),
+            Lifecycle::Deleting => (0, DesiredReason::Deleted),
+            Lifecycle::Active => match self.scale_override {
+                Some(o) if o.holds_at(now) => (o.replicas.min(scale.max), DesiredReason::Override),
+                _ => (scale.min, DesiredReason::Minimum),
+            },
+        }
+    }
+}
