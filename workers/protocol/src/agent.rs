@@ -24,6 +24,8 @@ pub enum AgentMessage {
     Beat(Beat),
     /// Facts from the outbox, oldest first, at most 512 in a message.
     Facts(Facts),
+    /// A part of an instance's output, as answer to [`DoorMessage::LogsWanted`].
+    Logs(LogPart),
     /// The agent is about to end on purpose; its instances run on under their shims.
     Goodbye(Goodbye),
     /// A message of a newer agent.
@@ -43,6 +45,13 @@ pub enum DoorMessage {
     FactsAck {
         /// Highest fact id settled.
         through: u64,
+    },
+    /// Somebody asks for an instance's output.
+    LogsWanted(LogsWanted),
+    /// Nobody reads the answer to this [`LogsWanted::request`] any more.
+    LogsDone {
+        /// The request.
+        request: String,
     },
     /// The connection ends now; `code` says whether trying again helps.
     Refused(Problem),
@@ -335,4 +344,39 @@ pub struct RunSpec {
     pub ready_timeout_ms: u64,
     /// Time between SIGTERM and SIGKILL, milliseconds.
     pub stop_grace_ms: u64,
+}
+
+/// A question for an instance's output (standard output and error, interleaved as they came).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogsWanted {
+    /// Chosen by the door, unique within the connection; repeated in each [`LogPart`].
+    pub request: String,
+    /// `inst-…`
+    pub instance: String,
+    /// Position in the stream of output to begin at. `None`, or one that was rotated away: the oldest byte kept.
+    #[serde(default)]
+    pub after: Option<u64>,
+    /// Go on when the end is reached, until the instance is gone or [`DoorMessage::LogsDone`].
+    #[serde(default)]
+    pub follow: bool,
+}
+
+/// A part of an instance's output.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogPart {
+    /// [`LogsWanted::request`].
+    pub request: String,
+    /// Position of its first byte in the stream of output.
+    pub offset: u64,
+    /// Position after its last byte: where to go on. Not `offset` + length of `data`, since bytes that are not UTF-8
+    /// are replaced.
+    pub next: u64,
+    /// At most 64 KiB of output.
+    pub data: String,
+    /// No further part follows.
+    #[serde(default)]
+    pub end: bool,
+    /// Why it ended, if not because all was sent.
+    #[serde(default)]
+    pub problem: Option<Problem>,
 }
