@@ -1,0 +1,151 @@
+//! The roles a process can play: everything (`up`), or one part of a cluster.
+//!
+//! Each role takes plain options, already parsed and checked for form, and runs until the process is told to end. The
+//! command line knows nothing of how a role is put together, and a role knows nothing of flags, so tests start roles
+//! the way users do.
+//!
+//! Kept: a role that cannot start says so before anything was written; a signal ends it in order and with exit 0.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use tidemill_client::{ServerUrl, Token};
+
+use crate::exit::CliError;
+
+/// Everything on this machine.
+#[derive(Debug, Clone)]
+pub struct UpOptions {
+    /// Where the ledger and everything else is kept.
+    pub data: PathBuf,
+    /// Where the API listens; port 0 picks a free one.
+    pub listen: SocketAddr,
+    /// Where the gateway listens; port 0 picks a free one.
+    pub gateway: SocketAddr,
+    /// JetStream instead of the embedded ledger.
+    pub nats: Option<String>,
+    /// Devices of this machine's node, as the contract's SPEC has it.
+    pub devices: String,
+    /// Do not make this machine a node.
+    pub no_node: bool,
+}
+
+/// A candidate for the sequencer with door and read models.
+#[derive(Debug, Clone)]
+pub struct ServerOptions {
+    /// Checkpoints, snapshots and read models.
+    pub data: PathBuf,
+    /// Where JetStream is.
+    pub nats: String,
+    /// NATS's monitoring address, to check settings that clients cannot see.
+    pub nats_monitor: Option<String>,
+    /// Where the API listens.
+    pub listen: SocketAddr,
+}
+
+/// A worker role of this release.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum WorkerName {
+    /// Places pending instances.
+    Scheduler,
+    /// Declares silent nodes lost.
+    Failover,
+}
+
+impl WorkerName {
+    /// Every worker of this release.
+    pub const ALL: [Self; 2] = [Self::Scheduler, Self::Failover];
+
+    /// Its name on the command line.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Scheduler => "scheduler",
+            Self::Failover => "failover",
+        }
+    }
+}
+
+/// Workers as a process of their own.
+#[derive(Debug, Clone)]
+pub struct WorkerOptions {
+    /// Roles to play, sorted and without repeats.
+    pub names: Vec<WorkerName>,
+    /// Where JetStream is.
+    pub nats: Option<String>,
+    /// Snapshots.
+    pub data: PathBuf,
+    /// Servers that take commands.
+    pub servers: Vec<ServerUrl>,
+    /// Token shown to them.
+    pub token: Option<Token>,
+}
+
+/// A gateway as a process of its own.
+#[derive(Debug, Clone)]
+pub struct GatewayOptions {
+    /// Servers to connect to.
+    pub servers: Vec<ServerUrl>,
+    /// Token of role `gateway`.
+    pub token: Token,
+    /// Where clients are served.
+    pub listen: SocketAddr,
+    /// Where the last routes are kept.
+    pub data: PathBuf,
+    /// Name, unique among the cell's gateways.
+    pub name: String,
+}
+
+/// An agent.
+#[derive(Debug, Clone)]
+pub struct AgentOptions {
+    /// Servers to connect to.
+    pub servers: Vec<ServerUrl>,
+    /// Token of role `node`.
+    pub token: Token,
+    /// Outbox, logs and working directories of instances.
+    pub data: PathBuf,
+    /// The node's name.
+    pub name: String,
+    /// Supply kind.
+    pub supply: String,
+    /// Provider.
+    pub provider: String,
+    /// Region.
+    pub region: String,
+    /// Zone.
+    pub zone: String,
+    /// Host or IP at which gateways reach instances; `None` = through a tunnel only.
+    pub address: Option<String>,
+    /// Devices, as the contract's SPEC has it.
+    pub devices: String,
+}
+
+/// Runs everything on this machine.
+pub async fn up(options: UpOptions) -> Result<(), CliError> {
+    Err(unwired("up", &options))
+}
+
+/// Runs a server.
+pub async fn server(options: ServerOptions) -> Result<(), CliError> {
+    Err(unwired("server", &options))
+}
+
+/// Runs workers.
+pub async fn worker(options: WorkerOptions) -> Result<(), CliError> {
+    Err(unwired("worker", &options))
+}
+
+/// Runs a gateway.
+pub async fn gateway(options: GatewayOptions) -> Result<(), CliError> {
+    Err(unwired("gateway", &options))
+}
+
+/// Runs an agent.
+pub async fn agent(options: AgentOptions) -> Result<(), CliError> {
+    Err(unwired("agent", &options))
+}
+
+fn unwired(role: &str, options: &dyn std::fmt::Debug) -> CliError {
+    tracing::debug!(?options, role, "role is not wired");
+    CliError::not_yet(format!("the role `{role}` is not wired yet"), "")
+}

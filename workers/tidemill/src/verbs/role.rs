@@ -1,0 +1,334 @@
+//! `up`, `server`, `worker`, `gateway`, `agent`: arguments of the roles a process can play.
+//!
+//! Flags are turned into the plain options of [`crate::roles`] here. Each flag has an environment variable of the same
+//! name under `TIDEMILL_`, because in a container that is how roles are configured.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use tidemill_client::{ServerUrl, Token};
+
+use crate::cli::GlobalArgs;
+use crate::exit::CliError;
+use crate::paths;
+use crate::roles::{self, AgentOptions, GatewayOptions, ServerOptions, UpOptions, WorkerName, WorkerOptions};
+
+const UP_EXAMPLES: &str = "\
+Examples:
+  tidemill up
+  tidemill up --data ./data --listen 127.0.0.1:0 --gateway 127.0.0.1:0
+  tidemill up --devices 'sim:A100-80G*8@0.93,cpu*4'
+  tidemill up --nats nats://127.0.0.1:4222";
+
+const SERVER_EXAMPLES: &str = "\
+Examples:
+  tidemill server --data /var/lib/tidemill --nats nats://nats-1:4222,nats://nats-2:4222 --listen 0.0.0.0:7070";
+
+const WORKER_EXAMPLES: &str = "\
+Examples:
+  tidemill worker all --nats nats://nats-1:4222 --server http://server-1:7070
+  tidemill worker scheduler failover --nats nats://nats-1:4222";
+
+const GATEWAY_EXAMPLES: &str = "\
+Examples:
+  tidemill gateway --server http://server-1:7070,http://server-2:7070 --listen 0.0.0.0:7080 --data /var/lib/tidemill-gateway --token-file gateway.token";
+
+const AGENT_EXAMPLES: &str = "\
+Examples:
+  tidemill agent --server http://server-1:7070 --token-file node.token --data /var/lib/tidemill-agent --name gpu-1 --supply idc --provider own --region east --zone a --devices auto
+  tidemill agent --server http://server-1:7070 --token-file node.token --data ./agent --name cafe-7 --supply cafe --provider netbar --region south --zone b --tunnel --devices cpu*4";
+
+const SUPPLY: [&str; 6] = ["idc", "cloud", "enterprise", "cafe", "pc", "partner"];
+
+/// Arguments of `up`.
+#[derive(Debug, Args)]
+#[command(after_help = UP_EXAMPLES)]
+pub struct UpArgs {
+    /// Where the ledger and everything else is kept [default: the user's data directory]
+    #[arg(long, value_name = "DIR", env = "TIDEMILL_DATA", hide_env_values = true)]
+    pub data: Option<PathBuf>,
+    /// Where the API listens; port 0 picks a free one
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7070", env = "TIDEMILL_LISTEN", hide_env_values = true, value_parser = parse_address)]
+    pub listen: SocketAddr,
+    /// Where the gateway listens; port 0 picks a free one
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7080", env = "TIDEMILL_GATEWAY", hide_env_values = true, value_parser = parse_address)]
+    pub gateway: SocketAddr,
+    /// Keep the ledger in this JetStream instead of a file here
+    #[arg(long, value_name = "URL", env = "TIDEMILL_NATS", hide_env_values = true)]
+    pub nats: Option<String>,
+    /// Devices of this machine: `auto`, or a list such as `sim:A100-80G*8@0.93,cpu*4`
+    #[arg(
+        long,
+        value_name = "SPEC",
+        default_value = "auto",
+        env = "TIDEMILL_DEVICES",
+        hide_env_values = true
+    )]
+    pub devices: String,
+    /// Do not make this machine a node
+    #[arg(long, conflicts_with = "devices")]
+    pub no_node: bool,
+}
+
+/// Arguments of `server`.
+#[derive(Debug, Args)]
+#[command(after_help = SERVER_EXAMPLES)]
+pub struct ServerArgs {
+    /// Where checkpoints, snapshots and read models are kept
+    #[arg(long, value_name = "DIR", env = "TIDEMILL_DATA", hide_env_values = true)]
+    pub data: PathBuf,
+    /// The NATS servers that hold the ledger
+    #[arg(long, value_name = "URL", env = "TIDEMILL_NATS", hide_env_values = true)]
+    pub nats: String,
+    /// NATS's monitoring address, to check settings clients cannot see
+    #[arg(long, value_name = "URL", env = "TIDEMILL_NATS_MONITOR", hide_env_values = true)]
+    pub nats_monitor: Option<String>,
+    /// Where the API listens
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7070", env = "TIDEMILL_LISTEN", hide_env_values = true, value_parser = parse_address)]
+    pub listen: SocketAddr,
+}
+
+/// Arguments of `worker`.
+#[derive(Debug, Args)]
+#[command(after_help = WORKER_EXAMPLES)]
+pub struct WorkerArgs {
+    /// Which workers: `scheduler`, `failover`, or `all`
+    #[arg(required = true, value_name = "NAME")]
+    pub names: Vec<String>,
+    /// The NATS servers that hold the ledger
+    #[arg(long, value_name = "URL", env = "TIDEMILL_NATS", hide_env_values = true)]
+    pub nats: Option<String>,
+    /// Where snapshots are kept [default: the user's data directory]
+    #[arg(long, value_name = "DIR", env = "TIDEMILL_DATA", hide_env_values = true)]
+    pub data: Option<PathBuf>,
+}
+
+/// Arguments of `gateway`.
+#[derive(Debug, Args)]
+#[command(after_help = GATEWAY_EXAMPLES)]
+pub struct GatewayArgs {
+    /// Where clients are served; port 0 picks a free one
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7080", env = "TIDEMILL_LISTEN", hide_env_values = true, value_parser = parse_address)]
+    pub listen: SocketAddr,
+    /// Where the last routes are kept
+    #[arg(long, value_name = "DIR", env = "TIDEMILL_DATA", hide_env_values = true)]
+    pub data: PathBuf,
+    /// Name, unique among the cell's gateways [default: host name and port]
+    #[arg(long, env = "TIDEMILL_NAME", hide_env_values = true)]
+    pub name: Option<String>,
+    /// Further servers, so that `--server A B` means what it looks like.
+    #[arg(hide = true)]
+    pub more_servers: Vec<ServerUrl>,
+}
+
+/// Arguments of `agent`.
+#[derive(Debug, Args)]
+#[command(after_help = AGENT_EXAMPLES, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct AgentArgs {
+    /// `leave`, or nothing.
+    #[command(subcommand)]
+    pub verb: Option<AgentVerb>,
+    /// The node.
+    #[command(flatten)]
+    pub node: Option<NodeArgs>,
+}
+
+/// What else an agent can be told.
+#[derive(Debug, Subcommand)]
+pub enum AgentVerb {
+    /// Take this machine back (not in this release)
+    #[command(hide = true)]
+    Leave {
+        /// How long its work may take to move
+        #[arg(long, value_name = "DURATION")]
+        deadline: Option<String>,
+    },
+}
+
+/// The node an agent makes of its machine.
+#[derive(Debug, Args)]
+pub struct NodeArgs {
+    /// Where outbox, logs and working directories are kept
+    #[arg(long, value_name = "DIR", env = "TIDEMILL_DATA", hide_env_values = true)]
+    pub data: PathBuf,
+    /// The node's name, unique in the cell
+    #[arg(long, env = "TIDEMILL_NAME", hide_env_values = true)]
+    pub name: String,
+    /// Kind of supply
+    #[arg(long, value_name = "KIND", env = "TIDEMILL_SUPPLY", hide_env_values = true, value_parser = SUPPLY)]
+    pub supply: String,
+    /// Who provides it
+    #[arg(long, env = "TIDEMILL_PROVIDER", hide_env_values = true)]
+    pub provider: String,
+    /// Region
+    #[arg(long, env = "TIDEMILL_REGION", hide_env_values = true)]
+    pub region: String,
+    /// Zone within the region
+    #[arg(long, env = "TIDEMILL_ZONE", hide_env_values = true)]
+    pub zone: String,
+    /// Host or IP at which gateways reach this node [default: 127.0.0.1]
+    #[arg(long, env = "TIDEMILL_ADDRESS", hide_env_values = true, conflicts_with = "tunnel")]
+    pub address: Option<String>,
+    /// This node cannot be reached; its agent dials out
+    #[arg(long)]
+    pub tunnel: bool,
+    /// Its devices: `auto`, or a list such as `sim:A100-80G*8@0.93,cpu*4`
+    #[arg(
+        long,
+        value_name = "SPEC",
+        default_value = "auto",
+        env = "TIDEMILL_DEVICES",
+        hide_env_values = true
+    )]
+    pub devices: String,
+    /// Further servers, so that `--server A B` means what it looks like.
+    #[arg(hide = true)]
+    pub more_servers: Vec<ServerUrl>,
+}
+
+/// `HOST:PORT`, `:PORT` or `PORT`; without a host it is this machine only.
+fn parse_address(text: &str) -> Result<SocketAddr, String> {
+    let full = match text.strip_prefix(':') {
+        Some(port) => format!("127.0.0.1:{port}"),
+        None if text.parse::<u16>().is_ok() => format!("127.0.0.1:{text}"),
+        None => text.to_owned(),
+    };
+    full.to_socket_addrs()
+        .ok()
+        .and_then(|mut addresses| addresses.next())
+        .ok_or_else(|| format!("`{text}` is not HOST:PORT"))
+}
+
+/// Runs `up`.
+pub async fn up(args: UpArgs) -> Result<(), CliError> {
+    roles::up(UpOptions {
+        data: args.data.unwrap_or_else(paths::default_data_dir),
+        listen: args.listen,
+        gateway: args.gateway,
+        nats: args.nats,
+        devices: args.devices,
+        no_node: args.no_node,
+    })
+    .await
+}
+
+/// Runs `server`.
+pub async fn server(args: ServerArgs) -> Result<(), CliError> {
+    roles::server(ServerOptions {
+        data: args.data,
+        nats: args.nats,
+        nats_monitor: args.nats_monitor,
+        listen: args.listen,
+    })
+    .await
+}
+
+/// Runs `worker`.
+pub async fn worker(args: WorkerArgs, global: &GlobalArgs) -> Result<(), CliError> {
+    roles::worker(WorkerOptions {
+        names: worker_names(&args.names)?,
+        nats: args.nats,
+        data: args.data.unwrap_or_else(paths::default_data_dir),
+        servers: global.server.clone(),
+        token: global.explicit_token()?,
+    })
+    .await
+}
+
+fn worker_names(names: &[String]) -> Result<Vec<WorkerName>, CliError> {
+    let mut workers = Vec::new();
+    for name in names {
+        if name == "all" {
+            workers.extend(WorkerName::ALL);
+            continue;
+        }
+        let known = WorkerName::ALL.into_iter().find(|worker| worker.as_str() == name);
+        workers.push(known.ok_or_else(|| {
+            let all: Vec<&str> = WorkerName::ALL.iter().map(|worker| worker.as_str()).collect();
+            CliError::usage(
+                format!("there is no worker `{name}` in this release"),
+                format!("name some of {}, or all", all.join(", ")),
+            )
+        })?);
+    }
+    workers.sort_unstable();
+    workers.dedup();
+    Ok(workers)
+}
+
+/// Runs `gateway`.
+pub async fn gateway(args: GatewayArgs, global: &GlobalArgs) -> Result<(), CliError> {
+    let name = args.name.unwrap_or_else(|| format!("gateway-{}", args.listen.port()));
+    roles::gateway(GatewayOptions {
+        servers: servers(global, args.more_servers),
+        token: required_token(global, "gateway")?,
+        listen: args.listen,
+        data: args.data,
+        name,
+    })
+    .await
+}
+
+/// Runs `agent`.
+pub async fn agent(args: AgentArgs, global: &GlobalArgs) -> Result<(), CliError> {
+    if let Some(AgentVerb::Leave { .. }) = args.verb {
+        return Err(CliError::not_yet(
+            "`agent leave` is reserved and this release does not have it yet",
+            "stop the agent; its instances are replaced elsewhere",
+        ));
+    }
+    let node = args.node.ok_or_else(|| {
+        CliError::usage(
+            "an agent needs --data, --name, --supply, --provider, --region and --zone",
+            "see `tidemill agent --help`",
+        )
+    })?;
+    roles::agent(AgentOptions {
+        servers: servers(global, node.more_servers),
+        token: required_token(global, "node")?,
+        data: node.data,
+        name: node.name,
+        supply: node.supply,
+        provider: node.provider,
+        region: node.region,
+        zone: node.zone,
+        address: (!node.tunnel).then(|| node.address.unwrap_or_else(|| "127.0.0.1".to_owned())),
+        devices: node.devices,
+    })
+    .await
+}
+
+fn servers(global: &GlobalArgs, more: Vec<ServerUrl>) -> Vec<ServerUrl> {
+    global.server.iter().cloned().chain(more).collect()
+}
+
+fn required_token(global: &GlobalArgs, role: &str) -> Result<Token, CliError> {
+    global.explicit_token()?.ok_or_else(|| {
+        CliError::usage(
+            "no token was given",
+            format!("make one with `tidemill token create --role {role} > {role}.token` and pass --token-file"),
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn addresses() {
+        assert_eq!(parse_address("7070").unwrap().to_string(), "127.0.0.1:7070");
+        assert_eq!(parse_address(":0").unwrap().to_string(), "127.0.0.1:0");
+        assert_eq!(parse_address("0.0.0.0:1").unwrap().to_string(), "0.0.0.0:1");
+        assert!(parse_address("nowhere").is_err());
+    }
+
+    #[test]
+    fn workers() {
+        let names = |list: &[&str]| worker_names(&list.iter().map(ToString::to_string).collect::<Vec<_>>());
+        assert_eq!(names(&["failover", "all", "scheduler"]).unwrap(), WorkerName::ALL);
+        assert_eq!(names(&["billing"]).unwrap_err().code, "usage");
+    }
+}
