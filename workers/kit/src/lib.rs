@@ -1,1 +1,3 @@
-//! tidemill-kit.
+//! What every worker has in common.
+
+pub mod observation;
