@@ -106,9 +106,7 @@ impl ChainReader {
     fn find_fault(&self, sequence: u64, record: &Record) -> Result<(), ChainFault> {
         let header = &record.header;
         if header.sequence != sequence {
-            return Err(ChainFault::OtherSequence {
-                found: header.sequence,
-            });
+            return Err(ChainFault::OtherSequence { found: header.sequence });
         }
         if header.cell != self.genesis.cell {
             return Err(ChainFault::OtherCell {
@@ -120,12 +118,7 @@ impl ChainReader {
                 found: header.ledger_id,
             });
         }
-        if !self.stand_ins
-            && record
-                .commits
-                .iter()
-                .any(|slot| matches!(slot, CommitSlot::StandIn(_)))
-        {
+        if !self.stand_ins && record.commits.iter().any(|slot| matches!(slot, CommitSlot::StandIn(_))) {
             return Err(ChainFault::StandIn);
         }
         // Own hash before the link: damage inside this record is told from one that belongs behind another.
@@ -242,9 +235,7 @@ impl ChainError {
         match &self.fault {
             ChainFault::NotDense { .. } | ChainFault::OtherSequence { .. } => "ledger_not_dense",
             ChainFault::Undecodable(error) => error.code(),
-            ChainFault::OtherCell { .. } | ChainFault::OtherLedger { .. } => {
-                "ledger_foreign_record"
-            }
+            ChainFault::OtherCell { .. } | ChainFault::OtherLedger { .. } => "ledger_foreign_record",
             ChainFault::StandIn | ChainFault::WrongHash { .. } => "ledger_record_changed",
             ChainFault::BrokenLink { .. } => "ledger_forked",
             ChainFault::EpochWentBack { .. } => "ledger_epoch_went_back",
@@ -260,23 +251,12 @@ mod tests {
     use crate::record::{RecordBuilder, RecordHeader};
 
     fn genesis() -> Genesis {
-        Genesis::new(
-            CellName::new("main").unwrap(),
-            LedgerId(uuid::Uuid::from_u128(7)),
-        )
+        Genesis::new(CellName::new("main").unwrap(), LedgerId(uuid::Uuid::from_u128(7)))
     }
 
-    fn write(
-        genesis: &Genesis,
-        previous: Digest,
-        sequence: u64,
-        epoch: u64,
-        recorded_at: i64,
-    ) -> Record {
+    fn write(genesis: &Genesis, previous: Digest, sequence: u64, epoch: u64, recorded_at: i64) -> Record {
         let mut builder = RecordBuilder::new();
-        builder
-            .push(format!("commit {sequence}").as_bytes())
-            .unwrap();
+        builder.push(format!("commit {sequence}").as_bytes()).unwrap();
         let Genesis { cell, ledger_id } = genesis.clone();
         let sealed = builder.seal(
             &RecordHeader {
@@ -315,26 +295,11 @@ mod tests {
         changed.commits[0] = CommitSlot::Full(Bytes::from_static(b"forged"));
         let cases = [
             (write(&genesis(), first.hash, 3, 2, 100), "ledger_not_dense"),
-            (
-                write(&other_ledger, first.hash, 2, 2, 100),
-                "ledger_foreign_record",
-            ),
-            (
-                write(&other_cell, first.hash, 2, 2, 100),
-                "ledger_foreign_record",
-            ),
-            (
-                write(&genesis(), Digest::of(b"fork"), 2, 2, 100),
-                "ledger_forked",
-            ),
-            (
-                write(&genesis(), first.hash, 2, 1, 100),
-                "ledger_epoch_went_back",
-            ),
-            (
-                write(&genesis(), first.hash, 2, 2, 99),
-                "ledger_time_went_back",
-            ),
+            (write(&other_ledger, first.hash, 2, 2, 100), "ledger_foreign_record"),
+            (write(&other_cell, first.hash, 2, 2, 100), "ledger_foreign_record"),
+            (write(&genesis(), Digest::of(b"fork"), 2, 2, 100), "ledger_forked"),
+            (write(&genesis(), first.hash, 2, 1, 100), "ledger_epoch_went_back"),
+            (write(&genesis(), first.hash, 2, 2, 99), "ledger_time_went_back"),
             (good.redacted(|_, _| false), "ledger_record_changed"),
             (changed, "ledger_record_changed"),
         ];
@@ -354,10 +319,7 @@ mod tests {
         let error = reader.check(3, &third.encode()).unwrap_err();
         assert_eq!((error.sequence, error.code()), (2, "ledger_not_dense"));
         let unreadable = reader.check(2, &Bytes::from_static(b"\x09")).unwrap_err();
-        assert_eq!(
-            (unreadable.sequence, unreadable.code()),
-            (2, "record_format_unknown")
-        );
+        assert_eq!((unreadable.sequence, unreadable.code()), (2, "record_format_unknown"));
     }
 
     #[test]

@@ -60,9 +60,7 @@ impl FromStr for Digest {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let well_formed = text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-        let hash = well_formed
-            .then(|| blake3::Hash::from_hex(text).ok())
-            .flatten();
+        let hash = well_formed.then(|| blake3::Hash::from_hex(text).ok()).flatten();
         hash.map(Self::from).ok_or_else(|| ParseDigestError {
             text: text.to_owned(),
             expected: "a digest (64 lower-case hex digits)",

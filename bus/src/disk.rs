@@ -53,11 +53,7 @@ pub(crate) fn finding(path: &Path) -> Finding {
         ),
         Ok(space) => Finding::verified(
             CODE,
-            format!(
-                "{} MiB free at {}",
-                space.available_bytes >> 20,
-                path.display()
-            ),
+            format!("{} MiB free at {}", space.available_bytes >> 20, path.display()),
         ),
     }
 }

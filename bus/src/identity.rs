@@ -33,9 +33,7 @@ impl CellName {
     pub fn new(name: &str) -> Result<Self, InvalidCellName> {
         let bytes = name.as_bytes();
         let label = (1..=MAX_CELL_NAME_BYTES).contains(&bytes.len())
-            && bytes
-                .iter()
-                .all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-'))
+            && bytes.iter().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-'))
             && bytes.first() != Some(&b'-')
             && bytes.last() != Some(&b'-');
         if label {

@@ -16,9 +16,7 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 use crate::identity::Genesis;
-use crate::ledger::{
-    AppendError, Description, Follow, FollowStatus, Hints, Ledger, RawRecord, ReadError, Tail,
-};
+use crate::ledger::{AppendError, Description, Follow, FollowStatus, Hints, Ledger, RawRecord, ReadError, Tail};
 use crate::record::MAX_RECORD_BYTES;
 
 /// What the next append does instead of its work.
@@ -134,11 +132,7 @@ impl MemoryLedger {
 
     /// Cuts the ledger to its first `len` records, as if an older backup had been restored.
     pub fn truncate(&self, len: u64) {
-        self.change(|store| {
-            store
-                .records
-                .truncate(usize::try_from(len).unwrap_or(usize::MAX))
-        });
+        self.change(|store| store.records.truncate(usize::try_from(len).unwrap_or(usize::MAX)));
     }
 
     /// Replaces the bytes stored at `sequence`. True if there was such a record.
@@ -174,12 +168,7 @@ impl MemoryLedger {
         out
     }
 
-    fn read_now(
-        &self,
-        from: u64,
-        max_records: usize,
-        max_bytes: usize,
-    ) -> Result<Vec<RawRecord>, ReadError> {
+    fn read_now(&self, from: u64, max_records: usize, max_bytes: usize) -> Result<Vec<RawRecord>, ReadError> {
         let store = self.lock();
         if store.missing {
             return Err(ReadError::Missing);
@@ -221,12 +210,7 @@ impl Ledger for MemoryLedger {
         Tail::of(&self.genesis, last, store.bytes_used, store.capacity)
     }
 
-    async fn append(
-        &self,
-        expected_last: u64,
-        record: Bytes,
-        _hints: &Hints,
-    ) -> Result<(), AppendError> {
+    async fn append(&self, expected_last: u64, record: Bytes, _hints: &Hints) -> Result<(), AppendError> {
         if record.len() > MAX_RECORD_BYTES {
             return Err(AppendError::TooLarge {
                 bytes: record.len(),
@@ -268,12 +252,7 @@ impl Ledger for MemoryLedger {
         self.change(|store| store.append(expected_last, record))
     }
 
-    async fn read(
-        &self,
-        from: u64,
-        max_records: usize,
-        max_bytes: usize,
-    ) -> Result<Vec<RawRecord>, ReadError> {
+    async fn read(&self, from: u64, max_records: usize, max_bytes: usize) -> Result<Vec<RawRecord>, ReadError> {
         self.read_now(from, max_records, max_bytes)
     }
 
@@ -281,10 +260,7 @@ impl Ledger for MemoryLedger {
         let next = from.max(1);
         let last = self.tail().await?.sequence;
         if last + 1 < next {
-            return Err(ReadError::Shorter {
-                last,
-                seen: next - 1,
-            });
+            return Err(ReadError::Shorter { last, seen: next - 1 });
         }
         let status = watch::Sender::new(FollowStatus::Live);
         Ok(Box::new(MemoryFollow {

@@ -62,9 +62,7 @@ pub(super) fn lock(path: &Path) -> Result<File, OpenError> {
     let file = file.map_err(|error| unavailable(&lock_path, error))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(OpenError::DataInUse {
-            path: path.to_owned(),
-        }),
+        Err(TryLockError::WouldBlock) => Err(OpenError::DataInUse { path: path.to_owned() }),
         Err(TryLockError::Error(error)) => Err(unavailable(&lock_path, error)),
     }
 }
@@ -116,9 +114,7 @@ pub(super) fn configure(connection: &Connection) -> rusqlite::Result<()> {
 /// Opens the file for reading. Falls back to `immutable` where SQLite could not lay its shared-memory file beside it,
 /// as on read-only media: nobody writes there.
 pub(super) fn open_read_only(path: &Path) -> Result<Connection, OpenError> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
-        | OpenFlags::SQLITE_OPEN_NO_MUTEX
-        | OpenFlags::SQLITE_OPEN_URI;
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
     let failed = |error: rusqlite::Error| unavailable(path, error);
     let connection = Connection::open_with_flags(path, flags).map_err(failed)?;
     connection.busy_timeout(BUSY).map_err(failed)?;
@@ -128,9 +124,7 @@ pub(super) fn open_read_only(path: &Path) -> Result<Connection, OpenError> {
     let mut uri = String::from("file:");
     for byte in path.as_os_str().as_encoded_bytes() {
         match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'.' | b'-' | b'_' => {
-                uri.push(char::from(*byte))
-            }
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'.' | b'-' | b'_' => uri.push(char::from(*byte)),
             other => uri.push_str(&format!("%{other:02X}")),
         }
     }
@@ -162,9 +156,7 @@ pub(super) fn read_genesis(connection: &Connection, path: &Path) -> Result<Genes
     }
     let value = |key: &str| -> Result<String, OpenError> {
         let query = "SELECT value FROM meta WHERE key = ?1";
-        let value = connection
-            .query_row(query, [key], |row| row.get(0))
-            .optional();
+        let value = connection.query_row(query, [key], |row| row.get(0)).optional();
         value
             .map_err(|error| unreadable(error.to_string()))?
             .ok_or_else(|| unreadable(format!("it lacks {key}")))

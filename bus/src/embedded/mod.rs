@@ -23,8 +23,7 @@ use tokio::sync::watch;
 
 use crate::identity::Genesis;
 use crate::ledger::{
-    AppendError, Description, Finding, Follow, FollowStatus, Hints, Ledger, OpenError, RawRecord,
-    ReadError, Tail,
+    AppendError, Description, Finding, Follow, FollowStatus, Hints, Ledger, OpenError, RawRecord, ReadError, Tail,
 };
 use crate::record::MAX_RECORD_BYTES;
 use reader::Readers;
@@ -48,11 +47,7 @@ impl EmbeddedLedger {
     ///
     /// `capacity` is the size in bytes at which appends answer [`AppendError::Full`]; `None` leaves it to the disk.
     /// Blocks on the disk: call it before serving.
-    pub fn create(
-        path: &Path,
-        genesis: &Genesis,
-        capacity: Option<u64>,
-    ) -> Result<Self, OpenError> {
+    pub fn create(path: &Path, genesis: &Genesis, capacity: Option<u64>) -> Result<Self, OpenError> {
         let lock = file::lock(path)?;
         file::create(path, genesis)?;
         Self::open_locked(path, lock, capacity)
@@ -79,11 +74,7 @@ impl EmbeddedLedger {
         })
     }
 
-    fn open_locked(
-        path: &Path,
-        lock: std::fs::File,
-        capacity: Option<u64>,
-    ) -> Result<Self, OpenError> {
+    fn open_locked(path: &Path, lock: std::fs::File, capacity: Option<u64>) -> Result<Self, OpenError> {
         // Looking first keeps a stranger's file as it is: the writer's settings would change it.
         let readers = Readers::open(path)?;
         let genesis = readers.genesis()?;
@@ -126,16 +117,10 @@ impl Ledger for EmbeddedLedger {
 
     async fn tail(&self) -> Result<Tail, ReadError> {
         let (genesis, capacity) = (self.genesis.clone(), self.capacity);
-        self.blocking(move |readers| readers.tail(&genesis, capacity))
-            .await
+        self.blocking(move |readers| readers.tail(&genesis, capacity)).await
     }
 
-    async fn append(
-        &self,
-        expected_last: u64,
-        record: Bytes,
-        _hints: &Hints,
-    ) -> Result<(), AppendError> {
+    async fn append(&self, expected_last: u64, record: Bytes, _hints: &Hints) -> Result<(), AppendError> {
         if record.len() > MAX_RECORD_BYTES {
             return Err(AppendError::TooLarge {
                 bytes: record.len(),
@@ -148,12 +133,7 @@ impl Ledger for EmbeddedLedger {
         }
     }
 
-    async fn read(
-        &self,
-        from: u64,
-        max_records: usize,
-        max_bytes: usize,
-    ) -> Result<Vec<RawRecord>, ReadError> {
+    async fn read(&self, from: u64, max_records: usize, max_bytes: usize) -> Result<Vec<RawRecord>, ReadError> {
         self.blocking(move |readers| readers.read(from.max(1), max_records, max_bytes))
             .await
     }
@@ -162,10 +142,7 @@ impl Ledger for EmbeddedLedger {
         let next = from.max(1);
         let last = self.blocking(|readers| readers.last()).await?;
         if last + 1 < next {
-            return Err(ReadError::Shorter {
-                last,
-                seen: next - 1,
-            });
+            return Err(ReadError::Shorter { last, seen: next - 1 });
         }
         let tail = self.watch_tail();
         Ok(Box::new(EmbeddedFollow {

@@ -34,19 +34,14 @@ impl Readers {
     }
 
     pub(super) fn genesis(&self) -> Result<Genesis, OpenError> {
-        let connection = self
-            .take_idle()
-            .map_or_else(|| file::open_read_only(&self.path), Ok)?;
+        let connection = self.take_idle().map_or_else(|| file::open_read_only(&self.path), Ok)?;
         let genesis = file::read_genesis(&connection, &self.path);
         self.put_back(connection);
         genesis
     }
 
     fn take_idle(&self) -> Option<Connection> {
-        self.idle
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .pop()
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop()
     }
 
     fn put_back(&self, connection: Connection) {
@@ -56,10 +51,7 @@ impl Readers {
         }
     }
 
-    fn with<T>(
-        &self,
-        work: impl FnOnce(&Connection) -> Result<T, ReadError>,
-    ) -> Result<T, ReadError> {
+    fn with<T>(&self, work: impl FnOnce(&Connection) -> Result<T, ReadError>) -> Result<T, ReadError> {
         // An open file outlives its name; a ledger that was deleted or replaced must not look alive.
         if FileId::at(&self.path) != Some(self.id) {
             return Err(ReadError::Missing);
@@ -79,9 +71,7 @@ impl Readers {
         self.with(|connection| {
             let query = "SELECT COALESCE(MAX(sequence), 0) FROM record";
             let mut statement = connection.prepare_cached(query).map_err(unavailable)?;
-            statement
-                .query_row([], |row| row.get::<_, u64>(0))
-                .map_err(unavailable)
+            statement.query_row([], |row| row.get::<_, u64>(0)).map_err(unavailable)
         })
     }
 
@@ -101,15 +91,9 @@ impl Readers {
         })
     }
 
-    pub(super) fn read(
-        &self,
-        from: u64,
-        max_records: usize,
-        max_bytes: usize,
-    ) -> Result<Vec<RawRecord>, ReadError> {
+    pub(super) fn read(&self, from: u64, max_records: usize, max_bytes: usize) -> Result<Vec<RawRecord>, ReadError> {
         self.with(|connection| {
-            let query =
-                "SELECT sequence, body FROM record WHERE sequence >= ?1 ORDER BY sequence LIMIT ?2";
+            let query = "SELECT sequence, body FROM record WHERE sequence >= ?1 ORDER BY sequence LIMIT ?2";
             let mut statement = connection.prepare_cached(query).map_err(unavailable)?;
             let limit = i64::try_from(max_records.max(1)).unwrap_or(i64::MAX);
             let mut rows = statement.query(params![from, limit]).map_err(unavailable)?;
@@ -155,11 +139,9 @@ fn unavailable(error: rusqlite::Error) -> ReadError {
 fn corrupt(sequence: u64, error: &rusqlite::Error) -> ReadError {
     use rusqlite::ErrorCode::{DatabaseBusy, DatabaseLocked, OutOfMemory, SystemIoFailure};
     match error.sqlite_error_code() {
-        Some(DatabaseBusy | DatabaseLocked | OutOfMemory | SystemIoFailure) => {
-            ReadError::Unavailable {
-                reason: error.to_string(),
-            }
-        }
+        Some(DatabaseBusy | DatabaseLocked | OutOfMemory | SystemIoFailure) => ReadError::Unavailable {
+            reason: error.to_string(),
+        },
         _ => ReadError::Corrupt {
             sequence,
             reason: error.to_string(),

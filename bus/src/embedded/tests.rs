@@ -4,10 +4,7 @@ use super::*;
 use crate::identity::{CellName, LedgerId};
 
 fn genesis() -> Genesis {
-    Genesis::new(
-        CellName::new("main").unwrap(),
-        LedgerId(uuid::Uuid::from_u128(7)),
-    )
+    Genesis::new(CellName::new("main").unwrap(), LedgerId(uuid::Uuid::from_u128(7)))
 }
 
 #[tokio::test]
@@ -20,10 +17,7 @@ async fn a_second_writer_is_refused_and_readers_are_not() {
     );
     assert!(!path.exists(), "opening creates nothing");
     let ledger = EmbeddedLedger::create(&path, &genesis(), None).unwrap();
-    assert_eq!(
-        EmbeddedLedger::open(&path, None).err().unwrap().code(),
-        "data_in_use"
-    );
+    assert_eq!(EmbeddedLedger::open(&path, None).err().unwrap().code(), "data_in_use");
     let reader = EmbeddedLedger::open_read_only(&path).unwrap();
     assert_eq!(reader.genesis(), &genesis());
     let mut follow = reader.follow(1).await.unwrap();
@@ -38,10 +32,7 @@ async fn a_second_writer_is_refused_and_readers_are_not() {
     );
     drop(ledger);
     assert_eq!(
-        EmbeddedLedger::create(&path, &genesis(), None)
-            .err()
-            .unwrap()
-            .code(),
+        EmbeddedLedger::create(&path, &genesis(), None).err().unwrap().code(),
         "ledger_exists"
     );
     let again = EmbeddedLedger::open(&path, None).unwrap();
@@ -82,11 +73,7 @@ async fn rows_cannot_be_changed_by_accident() {
         .await
         .unwrap();
     let outside = rusqlite::Connection::open(&path).unwrap();
-    assert!(
-        outside
-            .execute("UPDATE record SET body = x'00'", [])
-            .is_err()
-    );
+    assert!(outside.execute("UPDATE record SET body = x'00'", []).is_err());
     assert!(outside.execute("DELETE FROM record", []).is_err());
 }
 

@@ -71,11 +71,7 @@ impl Writer {
         self.tail.clone()
     }
 
-    pub(super) async fn append(
-        &self,
-        expected_last: u64,
-        record: Bytes,
-    ) -> Result<(), AppendError> {
+    pub(super) async fn append(&self, expected_last: u64, record: Bytes) -> Result<(), AppendError> {
         let ended = || AppendError::Unknown {
             reason: "the ledger's writing thread ended".to_owned(),
         };
@@ -113,8 +109,7 @@ fn limit_size(connection: &Connection, capacity: Option<u64>) -> rusqlite::Resul
 }
 
 fn last(connection: &Connection) -> rusqlite::Result<u64> {
-    let mut statement =
-        connection.prepare_cached("SELECT COALESCE(MAX(sequence), 0) FROM record")?;
+    let mut statement = connection.prepare_cached("SELECT COALESCE(MAX(sequence), 0) FROM record")?;
     statement.query_row([], |row| row.get(0))
 }
 
@@ -148,8 +143,7 @@ impl State {
     fn append(&mut self, expected_last: u64, record: &Bytes) -> Result<(), AppendError> {
         if self.sync_failed {
             return Err(AppendError::Unavailable {
-                reason: "an earlier sync of the ledger file failed; check the disk and restart"
-                    .to_owned(),
+                reason: "an earlier sync of the ledger file failed; check the disk and restart".to_owned(),
             });
         }
         if FileId::at(&self.path) != Some(self.id) {

@@ -19,7 +19,7 @@ pub enum FindingState {
 /// One setting or condition.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// Stable code of the setting, such as `nats_sync_lazy`.
+    /// Stable code of the setting, such as `nats_sync_always`.
     pub code: &'static str,
     /// Whether it is as it must be.
     pub state: FindingState,
@@ -39,11 +39,7 @@ impl Finding {
         }
     }
 
-    pub(crate) fn not_verifiable(
-        code: &'static str,
-        message: impl Into<String>,
-        next_step: &'static str,
-    ) -> Self {
+    pub(crate) fn not_verifiable(code: &'static str, message: impl Into<String>, next_step: &'static str) -> Self {
         Self {
             code,
             state: FindingState::NotVerifiable,
@@ -52,11 +48,7 @@ impl Finding {
         }
     }
 
-    pub(crate) fn wrong(
-        code: &'static str,
-        message: impl Into<String>,
-        next_step: &'static str,
-    ) -> Self {
+    pub(crate) fn wrong(code: &'static str, message: impl Into<String>, next_step: &'static str) -> Self {
         Self {
             code,
             state: FindingState::Wrong,

@@ -207,21 +207,11 @@ pub trait Ledger: Send + Sync + 'static {
     /// The store does not look into the record. Callers keep one append in flight. Dropping the future leaves the
     /// outcome unknown, as [`AppendError::Unknown`] does: the record may be stored, now or a little later, until another
     /// record takes its sequence.
-    async fn append(
-        &self,
-        expected_last: u64,
-        record: Bytes,
-        hints: &Hints,
-    ) -> Result<(), AppendError>;
+    async fn append(&self, expected_last: u64, record: Bytes, hints: &Hints) -> Result<(), AppendError>;
 
     /// Reads records from sequence `from` on, in order and dense, until `max_records` or about `max_bytes` (at least one
     /// record). Empty if the ledger ends before `from`.
-    async fn read(
-        &self,
-        from: u64,
-        max_records: usize,
-        max_bytes: usize,
-    ) -> Result<Vec<RawRecord>, ReadError>;
+    async fn read(&self, from: u64, max_records: usize, max_bytes: usize) -> Result<Vec<RawRecord>, ReadError>;
 
     /// Follows the ledger from sequence `from` on. Fails if it is shorter than `from - 1`.
     async fn follow(&self, from: u64) -> Result<Box<dyn Follow>, ReadError>;

@@ -49,10 +49,7 @@ impl RecordBuilder {
         let start = self.arena.len();
         let left_bytes = self.left_bytes();
         encode(&mut self.arena);
-        debug_assert!(
-            self.arena.len() >= start,
-            "the encoder removed earlier commits"
-        );
+        debug_assert!(self.arena.len() >= start, "the encoder removed earlier commits");
         let commit_bytes = self.arena.len() - start;
         if commit_bytes > left_bytes {
             self.arena.truncate(start);
@@ -93,17 +90,13 @@ impl RecordBuilder {
     /// The bytes of the commit at `index`.
     #[must_use]
     pub fn commit(&self, index: usize) -> Option<&[u8]> {
-        self.commits
-            .get(index)
-            .map(|(range, _)| &self.arena[range.clone()])
+        self.commits.get(index).map(|(range, _)| &self.arena[range.clone()])
     }
 
     /// Bytes left for the next commit.
     #[must_use]
     pub fn left_bytes(&self) -> usize {
-        let used = RECORD_OVERHEAD_BYTES
-            + self.arena.len()
-            + (self.commits.len() + 1) * SLOT_OVERHEAD_BYTES;
+        let used = RECORD_OVERHEAD_BYTES + self.arena.len() + (self.commits.len() + 1) * SLOT_OVERHEAD_BYTES;
         MAX_RECORD_BYTES.saturating_sub(used)
     }
 
@@ -116,22 +109,11 @@ impl RecordBuilder {
     /// Seals the commits into a record behind `previous` and empties the builder. A record without commits is allowed
     /// here; whether one makes sense is the caller's business.
     pub fn seal(&mut self, header: &RecordHeader, previous: &Digest) -> SealedRecord {
-        let hash = v1::record_hash(
-            previous,
-            header,
-            self.commits.iter().map(|(_, digest)| *digest),
-        );
-        let capacity =
-            RECORD_OVERHEAD_BYTES + self.arena.len() + self.commits.len() * SLOT_OVERHEAD_BYTES;
-        let slices = self
-            .commits
-            .iter()
-            .map(|(range, _)| &self.arena[range.clone()]);
+        let hash = v1::record_hash(previous, header, self.commits.iter().map(|(_, digest)| *digest));
+        let capacity = RECORD_OVERHEAD_BYTES + self.arena.len() + self.commits.len() * SLOT_OVERHEAD_BYTES;
+        let slices = self.commits.iter().map(|(range, _)| &self.arena[range.clone()]);
         let bytes = Bytes::from(v1::encode_slices(header, previous, slices, &hash, capacity));
-        assert!(
-            bytes.len() <= MAX_RECORD_BYTES,
-            "push keeps records within bounds"
-        );
+        assert!(bytes.len() <= MAX_RECORD_BYTES, "push keeps records within bounds");
         self.clear();
         SealedRecord {
             bytes,

@@ -29,8 +29,7 @@ pub const MAX_RECORD_BYTES: usize = 256 * 1024;
 pub const RECORD_OVERHEAD_BYTES: usize = 256;
 
 /// Largest commit that fits a record of its own.
-pub const MAX_COMMIT_BYTES: usize =
-    MAX_RECORD_BYTES - RECORD_OVERHEAD_BYTES - builder::SLOT_OVERHEAD_BYTES;
+pub const MAX_COMMIT_BYTES: usize = MAX_RECORD_BYTES - RECORD_OVERHEAD_BYTES - builder::SLOT_OVERHEAD_BYTES;
 
 /// The only record format this build writes; the first byte of each record.
 pub const RECORD_FORMAT: u8 = 1;
@@ -112,11 +111,7 @@ impl Record {
     /// What the record's hash should be, from its predecessor's hash, header and commits.
     #[must_use]
     pub fn computed_hash(&self) -> Digest {
-        v1::record_hash(
-            &self.previous,
-            &self.header,
-            self.commits.iter().map(CommitSlot::hash),
-        )
+        v1::record_hash(&self.previous, &self.header, self.commits.iter().map(CommitSlot::hash))
     }
 
     /// The record's place and claimed hash.
@@ -131,14 +126,10 @@ impl Record {
     /// The same record with hashes standing in for the commits `keep` refuses; its hash still verifies.
     #[must_use]
     pub fn redacted(&self, mut keep: impl FnMut(usize, &Bytes) -> bool) -> Self {
-        let slots = self
-            .commits
-            .iter()
-            .enumerate()
-            .map(|(index, slot)| match slot {
-                CommitSlot::Full(bytes) if keep(index, bytes) => slot.clone(),
-                other => CommitSlot::StandIn(other.hash()),
-            });
+        let slots = self.commits.iter().enumerate().map(|(index, slot)| match slot {
+            CommitSlot::Full(bytes) if keep(index, bytes) => slot.clone(),
+            other => CommitSlot::StandIn(other.hash()),
+        });
         Self {
             commits: slots.collect(),
             ..self.clone()

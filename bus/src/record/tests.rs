@@ -4,10 +4,7 @@ use super::*;
 use crate::identity::Genesis;
 
 fn genesis() -> Genesis {
-    Genesis::new(
-        CellName::new("main").unwrap(),
-        LedgerId(uuid::Uuid::from_u128(7)),
-    )
+    Genesis::new(CellName::new("main").unwrap(), LedgerId(uuid::Uuid::from_u128(7)))
 }
 
 fn header(sequence: u64) -> RecordHeader {
@@ -78,10 +75,7 @@ fn no_flipped_bit_goes_unnoticed() {
             bytes[position] ^= 1 << bit;
             let caught = match Record::decode(&bytes.into()) {
                 Err(_) => true,
-                Ok(decoded) => {
-                    decoded.computed_hash() != record.anchor.hash
-                        || decoded.hash != record.anchor.hash
-                }
+                Ok(decoded) => decoded.computed_hash() != record.anchor.hash || decoded.hash != record.anchor.hash,
             };
             assert!(caught, "byte {position} bit {bit}");
         }
@@ -106,10 +100,7 @@ fn other_formats_and_longer_number_forms_are_refused() {
         Err(DecodeError::Malformed { .. })
     ));
     let truncated = record.bytes.slice(..record.bytes.len() - 1);
-    assert!(matches!(
-        Record::decode(&truncated),
-        Err(DecodeError::Malformed { .. })
-    ));
+    assert!(matches!(Record::decode(&truncated), Err(DecodeError::Malformed { .. })));
 }
 
 #[test]
@@ -140,9 +131,6 @@ fn taking_a_commit_back_leaves_the_others() {
     builder.pop();
     assert_eq!(builder.len(), 1);
     assert_eq!(builder.commit(0), Some(&b"kept"[..]));
-    assert_eq!(
-        builder.seal(&header(1), &genesis().hash()),
-        sealed(&[b"kept"])
-    );
+    assert_eq!(builder.seal(&header(1), &genesis().hash()), sealed(&[b"kept"]));
     assert!(builder.is_empty());
 }

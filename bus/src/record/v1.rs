@@ -60,18 +60,11 @@ impl<'a> From<&'a RecordHeader> for HeaderV1<'a> {
 
 /// BLAKE3(previous ‖ format byte ‖ postcard header ‖ commit hashes). The header delimits itself, so the number of
 /// commits is bound by the length of what follows.
-pub(super) fn record_hash(
-    previous: &Digest,
-    header: &RecordHeader,
-    commits: impl Iterator<Item = Digest>,
-) -> Digest {
+pub(super) fn record_hash(previous: &Digest, header: &RecordHeader, commits: impl Iterator<Item = Digest>) -> Digest {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&previous.0);
     hasher.update(&[RECORD_FORMAT]);
-    hasher.update(&encode_part(
-        &HeaderV1::from(header),
-        Vec::with_capacity(128),
-    ));
+    hasher.update(&encode_part(&HeaderV1::from(header), Vec::with_capacity(128)));
     // BLAKE3 is several times faster over one long input than over many short ones.
     let mut list = Vec::with_capacity(commits.size_hint().0 * 32);
     commits.for_each(|digest| list.extend_from_slice(&digest.0));
@@ -131,23 +124,15 @@ fn encode_part<T: Serialize>(value: &T, out: Vec<u8>) -> Vec<u8> {
 pub(super) fn decode(bytes: &Bytes) -> Result<Record, DecodeError> {
     let malformed = |reason: String| DecodeError::Malformed { reason };
     if bytes.len() > MAX_RECORD_BYTES {
-        return Err(malformed(format!(
-            "{} bytes, more than a record may have",
-            bytes.len()
-        )));
+        return Err(malformed(format!("{} bytes, more than a record may have", bytes.len())));
     }
     let (raw, rest): (RecordV1<'_>, &[u8]) =
         postcard::take_from_bytes(&bytes[1..]).map_err(|error| malformed(error.to_string()))?;
     if !rest.is_empty() {
-        return Err(malformed(format!(
-            "{} bytes too many at the end",
-            rest.len()
-        )));
+        return Err(malformed(format!("{} bytes too many at the end", rest.len())));
     }
     if 1 + canonical_len(&raw) != bytes.len() {
-        return Err(malformed(
-            "numbers are not in their shortest form".to_owned(),
-        ));
+        return Err(malformed("numbers are not in their shortest form".to_owned()));
     }
     let cell = CellName::new(raw.header.cell).map_err(|error| malformed(error.to_string()))?;
     let commits = raw.commits.iter().map(|slot| match slot {
