@@ -1,0 +1,270 @@
+//! The conversation with whichever door the link reached: greeting, beats, facts, desired state, output.
+//!
+//! It runs apart from the core, so that a thousand launches do not delay a beat. Facts go up in order, one batch at a
+//! time; the next one leaves when the ledger has the last. A batch that was not acknowledged in time, or whose
+//! connection went, is sent again: the door knows repeated batches by their ids.
+
+use std::time::Duration;
+
+use tidemill_client::{Connection, Link, LinkClosed, LinkConfig, LinkEvent};
+use tidemill_protocol::{
+    AGENT_PATH, PROTOCOL_VERSION,
+    agent::{AgentMessage, Beat, DoorMessage, Facts, Goodbye, Hello, Welcome},
+};
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    time::{Instant, Interval, MissedTickBehavior},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    AgentConfig, clock,
+    core::Input,
+    launch::Homes,
+    logs::LogReaders,
+    machine::{self, CpuMeter},
+    outbox::{Outbox, OutboxClosed},
+    runner::{Question, Vitals},
+};
+
+/// Most facts in a message.
+const BATCH: usize = 512;
+
+/// How long an acknowledgement may take before the batch is sent again. A door answers after the ledger's fsync; this
+/// covers a leader change.
+const ACK_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// A session and what it needs.
+pub(crate) struct Session {
+    pub(crate) config: AgentConfig,
+    pub(crate) boot_id: String,
+    pub(crate) machine_id: String,
+    pub(crate) homes: Homes,
+    pub(crate) outbox: Outbox,
+    pub(crate) inputs: mpsc::Sender<Input>,
+    pub(crate) questions: mpsc::Sender<Question>,
+    pub(crate) vitals: watch::Receiver<Vitals>,
+}
+
+/// State of one connection.
+struct Talk {
+    connection: Connection<AgentMessage>,
+    welcomed: bool,
+    /// Highest id of the batch under way, and when to send it again.
+    in_flight: Option<(u64, Instant)>,
+    readers: LogReaders,
+}
+
+/// The other side of a channel is gone: the agent ends.
+struct Ending;
+
+impl From<OutboxClosed> for Ending {
+    fn from(_: OutboxClosed) -> Self {
+        Self
+    }
+}
+
+impl Session {
+    /// Talks until `shutdown`.
+    pub(crate) async fn run(mut self, shutdown: CancellationToken) {
+        let link = LinkConfig::new(self.config.servers.clone(), AGENT_PATH, self.config.token.clone());
+        let mut link: Link<AgentMessage, DoorMessage> = Link::open(link);
+        let mut talk = None;
+        let mut beats = Beats::new();
+        while self.turn(&mut link, &mut talk, &mut beats, &shutdown).await.is_ok() {}
+        if let Some(talk) = talk {
+            let goodbye = Goodbye {
+                reason: "the agent was asked to end; its instances run on".to_owned(),
+                leaving: false,
+            };
+            // Full or gone: the door then sees the connection end.
+            let _ = talk.connection.try_send(AgentMessage::Goodbye(goodbye));
+        }
+        link.close().await;
+    }
+
+    async fn turn(
+        &mut self,
+        link: &mut Link<AgentMessage, DoorMessage>,
+        talk: &mut Option<Talk>,
+        beats: &mut Beats,
+        shutdown: &CancellationToken,
+    ) -> Result<(), Ending> {
+        let welcomed = talk.as_ref().is_some_and(|talk| talk.welcomed);
+        let overdue = talk.as_ref().and_then(|talk| talk.in_flight).map(|(_, at)| at);
+        tokio::select! {
+            biased;
+            () = shutdown.cancelled() => return Err(Ending),
+            _ = beats.interval.tick(), if welcomed => {
+                if let Some(talk) = talk {
+                    let beat = self.beat(beats);
+                    // A queue that is full says more than a late beat would.
+                    if talk.connection.try_send(AgentMessage::Beat(beat)) == Err(LinkClosed::Full) {
+                        tracing::warn!(code = "beat_skipped", "the server does not read; a beat was left out");
+                    }
+                }
+            }
+            event = link.next() => match event.ok_or(Ending)? {
+                LinkEvent::Connected(connection) => *talk = Some(self.greet(connection).await?),
+                LinkEvent::Disconnected { .. } => *talk = None,
+                LinkEvent::Message(message) => {
+                    if let Some(talk) = talk {
+                        self.hear(talk, beats, message).await?;
+                    }
+                }
+            },
+            changed = self.outbox.changed() => {
+                changed?;
+                if let Some(talk) = talk {
+                    self.send_facts(talk).await?;
+                }
+            }
+            () = tokio::time::sleep_until(overdue.unwrap_or_else(Instant::now)), if overdue.is_some() => {
+                tracing::warn!(code = "facts_not_acknowledged", "sending the facts again");
+                if let Some(talk) = talk {
+                    talk.in_flight = None;
+                    self.send_facts(talk).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn greet(&self, connection: Connection<AgentMessage>) -> Result<Talk, Ending> {
+        let (answer, answered) = oneshot::channel();
+        self.questions
+            .send(Question::Statuses(answer))
+            .await
+            .map_err(|_| Ending)?;
+        let instances = answered.await.map_err(|_| Ending)?;
+        let config = &self.config;
+        let applied = self.vitals.borrow().applied.clone();
+        let hello = Hello {
+            protocol: PROTOCOL_VERSION,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            name: config.name.clone(),
+            supply: config.supply.clone(),
+            provider: config.provider.clone(),
+            region: config.region.clone(),
+            zone: config.zone.clone(),
+            address: config.address.clone(),
+            boot_id: self.boot_id.clone(),
+            machine_id: self.machine_id.clone(),
+            agent_id: config.agent_id.clone(),
+            devices: config.devices.clone(),
+            instances,
+            applied,
+            limitations: config.limitations.clone(),
+        };
+        // Gone again already: the link says so next.
+        let _ = connection.send(AgentMessage::Hello(hello)).await;
+        Ok(Talk {
+            connection,
+            welcomed: false,
+            in_flight: None,
+            readers: LogReaders::default(),
+        })
+    }
+
+    async fn hear(&mut self, talk: &mut Talk, beats: &mut Beats, message: DoorMessage) -> Result<(), Ending> {
+        match message {
+            DoorMessage::Welcome(welcome) => {
+                tracing::info!(
+                    node = welcome.node,
+                    cell = welcome.stamp.cell,
+                    server = talk.connection.server(),
+                    "welcome"
+                );
+                talk.welcomed = true;
+                beats.every(&welcome);
+                self.tell(Input::Connected).await?;
+                self.send_facts(talk).await?;
+            }
+            DoorMessage::Desired(desired) => self.tell(Input::Desired(desired)).await?,
+            DoorMessage::FactsAck { through } => {
+                let ended = self.outbox.settle(through).await?;
+                if !ended.is_empty() {
+                    self.tell(Input::Settled(ended)).await?;
+                }
+                if talk.in_flight.is_some_and(|(last, _)| last <= through) {
+                    talk.in_flight = None;
+                }
+                self.send_facts(talk).await?;
+            }
+            DoorMessage::LogsWanted(wanted) => {
+                talk.readers.begin(&self.homes, wanted, talk.connection.clone());
+            }
+            DoorMessage::LogsDone { request } => talk.readers.end(&request),
+            DoorMessage::Refused(problem) => {
+                tracing::error!(code = problem.code, %problem, "the control plane refuses this node");
+            }
+            DoorMessage::Unknown => {
+                tracing::debug!("a message of a newer server was skipped");
+            }
+        }
+        Ok(())
+    }
+
+    async fn tell(&self, input: Input) -> Result<(), Ending> {
+        self.inputs.send(input).await.map_err(|_| Ending)
+    }
+
+    async fn send_facts(&self, talk: &mut Talk) -> Result<(), Ending> {
+        if !talk.welcomed || talk.in_flight.is_some() || self.outbox.waiting() == 0 {
+            return Ok(());
+        }
+        let now_ms = clock::boottime_ms();
+        let rows = self.outbox.read(BATCH).await?;
+        let facts: Vec<_> = rows.iter().map(|row| row.fact(now_ms)).collect();
+        let Some(last) = facts.last().map(|fact| fact.id) else {
+            return Ok(());
+        };
+        talk.in_flight = Some((last, Instant::now() + ACK_TIMEOUT));
+        // Gone: the batch is read again after the next greeting.
+        let _ = talk.connection.send(AgentMessage::Facts(Facts { facts })).await;
+        Ok(())
+    }
+
+    fn beat(&self, beats: &mut Beats) -> Beat {
+        beats.number += 1;
+        let memory = machine::memory();
+        let vitals = self.vitals.borrow().clone();
+        Beat {
+            number: beats.number,
+            uptime_ms: u64::try_from(beats.began.elapsed().as_millis()).unwrap_or(u64::MAX),
+            cpu_milli: beats.cpu.read(),
+            memory_used_bytes: memory.map(|memory| memory.used),
+            memory_total_bytes: memory.map(|memory| memory.total),
+            disk_free_bytes: machine::disk_free(&self.config.data_dir),
+            running: vitals.running,
+            outbox: self.outbox.waiting(),
+            applied: vitals.applied,
+        }
+    }
+}
+
+struct Beats {
+    interval: Interval,
+    began: Instant,
+    number: u64,
+    cpu: CpuMeter,
+}
+
+impl Beats {
+    fn new() -> Self {
+        Self {
+            // Replaced by the first welcome, before which nothing beats.
+            interval: tokio::time::interval(Duration::from_secs(1)),
+            began: Instant::now(),
+            number: 0,
+            cpu: CpuMeter::default(),
+        }
+    }
+
+    fn every(&mut self, welcome: &Welcome) {
+        // A door's slip must not make this a busy loop.
+        let every = Duration::from_millis(welcome.beat_ms.max(50));
+        self.interval = tokio::time::interval(every);
+        self.interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    }
+}
