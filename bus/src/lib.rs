@@ -10,13 +10,17 @@
 mod backoff;
 pub mod chain;
 pub mod checkpoint;
+pub mod commands;
 pub mod digest;
 pub mod disk;
 pub mod embedded;
+pub mod fold;
 pub mod identity;
 pub mod jetstream;
 pub mod ledger;
 pub mod memory;
 pub mod observations;
 pub mod record;
+pub mod snapshots;
 pub mod verify;
+pub mod view;
