@@ -1,1 +1,3 @@
-//! tidemill-door.
+//! The door: the HTTP side of every `server`.
+
+pub mod workload;
