@@ -1,0 +1,371 @@
+//! One event of every kind, with every optional part present, from which the golden bytes are made. A sample never
+//! changes once its kind is frozen.
+
+use std::collections::BTreeMap;
+
+use tidemill_domain::commit::{Actor, Address, Cause, CommitHeader, TraceContext};
+use tidemill_domain::events::Event;
+use tidemill_domain::events::cell::{EpochStarted, FeatureActivated, LedgerCreated, StateSealed};
+use tidemill_domain::events::credential::{CredentialCreated, CredentialRevoked, Role};
+use tidemill_domain::events::evidence::{
+    InstanceTraffic, NodeBeats, ObservationWindowSealed, RequestCounts, TrafficMinuteClosed,
+};
+use tidemill_domain::events::instance::{
+    Hold, InstanceFailed, InstanceReady, InstanceStarted, InstanceStopped, InstanceUnready, InstancesCancelled,
+    InstancesDrainRequested, InstancesInRotation, InstancesLost, InstancesPlaced, InstancesRequested,
+    InstancesStopRequested, Placement, PlacementDeferred, StopReason,
+};
+use tidemill_domain::events::node::{
+    DeviceKind, JoinedDevice, NodeJoined, NodeLeft, NodeLost, NodeReady, NodeRecovered, NodeSuspected, Supply,
+};
+use tidemill_domain::events::placement::{Candidate, Explanation, Filter, FilterCount, Part, ScorePart};
+use tidemill_domain::events::service::{
+    Class, DesiredReason, DeviceRequest, PlacementRules, Retry, Route, Run, Runtime, Scale, ServiceApplied,
+    ServiceDeleteRequested, ServiceDeleted, ServiceDesiredChanged, ServiceScaleOverridden, ServiceScaleReleased,
+    ServiceSpec, ServiceStarted, ServiceStopRequested, Spread,
+};
+use tidemill_domain::events::worker::WorkerTermGranted;
+use tidemill_domain::id::{CommandId, CredentialId, DeviceId, InstanceId, LedgerId, NodeId, ServiceId};
+use tidemill_domain::time::{Span, Timestamp};
+use tidemill_domain::unit::Milli;
+
+use crate::make::name;
+
+const AT: Timestamp = Timestamp(1_767_225_600_123_456);
+
+/// A commit's header with every part present.
+pub fn header() -> CommitHeader {
+    CommitHeader {
+        id: [1; 16],
+        command: CommandId([2; 16]),
+        body_hash: [3; 16],
+        actor: Actor::Worker {
+            role: "scheduler".into(),
+            term: 4,
+        },
+        cause: Cause::Event(Address {
+            sequence: 300,
+            index: 5,
+        }),
+        trace: Some(TraceContext {
+            trace_id: [6; 16],
+            span_id: [7; 8],
+            flags: 1,
+        }),
+        recorded_at: AT,
+    }
+}
+
+fn explanation() -> Explanation {
+    Explanation {
+        devices: 8,
+        fitting: 2,
+        filtered: vec![
+            FilterCount {
+                filter: Filter::NodeNotReady,
+                devices: 1,
+            },
+            FilterCount {
+                filter: Filter::TooFewOnNode,
+                devices: 5,
+            },
+        ],
+        candidates: vec![Candidate {
+            node: NodeId::from_bits(20),
+            score: -7,
+            parts: vec![
+                ScorePart {
+                    part: Part::Spread,
+                    points: 10,
+                },
+                ScorePart {
+                    part: Part::Fit,
+                    points: -17,
+                },
+            ],
+        }],
+        dominant: "the fastest free device".into(),
+        next_step: "add a node".into(),
+    }
+}
+
+fn service_spec() -> ServiceSpec {
+    ServiceSpec {
+        class: Class::Standard,
+        run: Run {
+            runtime: Runtime::Process,
+            command: vec!["python3".into(), "serve.py".into()],
+            env: BTreeMap::from([("MODEL".into(), "small".into())]),
+            ready_http: Some("/health".into()),
+            ready_timeout: Span::from_secs(300),
+            stop_grace: Span::from_secs(30),
+        },
+        devices: DeviceRequest {
+            count: 1,
+            share: Milli(500),
+            kinds: vec![DeviceKind::Cuda, DeviceKind::Cpu],
+            models: vec!["A100-80G".into()],
+            memory_bytes: 40 << 30,
+        },
+        scale: Scale {
+            min: 1,
+            max: 20,
+            concurrency: Some(8),
+        },
+        placement: PlacementRules {
+            supply: vec![Supply::Idc, Supply::Pc],
+            regions: vec!["east".into()],
+            spread: Spread::Provider,
+        },
+        route: Route {
+            host: Some("chat.example.com".into()),
+            retry: Retry::Any,
+        },
+    }
+}
+
+/// The samples, one a kind, in order of kind.
+pub fn samples() -> Vec<Event> {
+    let credential = CredentialId::from_bits(10);
+    let node = NodeId::from_bits(20);
+    let service = ServiceId::from_bits(40);
+    let instance = InstanceId::from_bits(60);
+    let instances = vec![instance, InstanceId::from_bits(61)];
+    let hold = Hold {
+        device: DeviceId::from_bits(30),
+        share: Milli(500),
+    };
+    vec![
+        LedgerCreated {
+            cell: "main".into(),
+            ledger: LedgerId([9; 16]),
+        }
+        .into(),
+        EpochStarted {
+            epoch: 2,
+            leader: "server-1".into(),
+            version: "0.1.0".into(),
+        }
+        .into(),
+        StateSealed {
+            state_version: 1,
+            hash: [8; 32],
+            entities: 300,
+            events: 10_000,
+        }
+        .into(),
+        FeatureActivated {
+            feature: "switches".into(),
+        }
+        .into(),
+        CredentialCreated {
+            credential,
+            hash: [5; 32],
+            role: Role::Node,
+            supply: Some(Supply::Cafe),
+            tenant: Some(name("acme")),
+            expires_at: Some(AT),
+        }
+        .into(),
+        CredentialRevoked { credential }.into(),
+        WorkerTermGranted {
+            role: "failover".into(),
+            holder: "server-1".into(),
+            term: 3,
+        }
+        .into(),
+        NodeJoined {
+            node,
+            name: name("gpu-1"),
+            supply: Supply::Cloud,
+            provider: "own".into(),
+            region: "east".into(),
+            zone: "a".into(),
+            address: Some("127.0.0.1".into()),
+            boot_id: "boot".into(),
+            machine_id: "machine".into(),
+            agent_id: "agent".into(),
+            credential: Some(credential),
+            devices: vec![JoinedDevice {
+                device: DeviceId::from_bits(30),
+                uuid: "GPU-1".into(),
+                kind: DeviceKind::Rocm,
+                model: "MI300X".into(),
+                memory_bytes: 192 << 30,
+                speed_milli: 930,
+                simulated: true,
+            }],
+        }
+        .into(),
+        NodeReady { node }.into(),
+        NodeSuspected {
+            node,
+            silent: Span::from_millis(3000),
+            reason: "silent".into(),
+        }
+        .into(),
+        NodeRecovered {
+            node,
+            reason: "heard".into(),
+        }
+        .into(),
+        NodeLost {
+            node,
+            silent: Span::from_secs(10),
+            reason: "silent".into(),
+            instances: instances.clone(),
+        }
+        .into(),
+        NodeLeft {
+            node,
+            reason: "reclaimed".into(),
+            instances: instances.clone(),
+        }
+        .into(),
+        ServiceApplied {
+            service,
+            tenant: name("acme"),
+            name: name("chat"),
+            generation: 2,
+            spec: service_spec(),
+        }
+        .into(),
+        ServiceStopRequested { service }.into(),
+        ServiceStarted { service }.into(),
+        ServiceDeleteRequested { service }.into(),
+        ServiceDeleted { service }.into(),
+        ServiceScaleOverridden {
+            service,
+            replicas: 9,
+            from: Some(AT),
+            until: Some(AT + Span::from_secs(60)),
+        }
+        .into(),
+        ServiceScaleReleased { service }.into(),
+        ServiceDesiredChanged {
+            service,
+            desired: 9,
+            reason: DesiredReason::Override,
+        }
+        .into(),
+        InstancesRequested {
+            service,
+            generation: 2,
+            instances: instances.clone(),
+        }
+        .into(),
+        InstancesPlaced {
+            service,
+            placements: vec![Placement {
+                instance,
+                node,
+                holds: vec![hold],
+            }],
+            explanation: explanation(),
+        }
+        .into(),
+        PlacementDeferred {
+            service,
+            waiting: 2,
+            explanation: explanation(),
+        }
+        .into(),
+        InstanceStarted {
+            instance,
+            occurred_at: AT,
+            pid: 4321,
+            port: 40_000,
+            fetch: Span::from_millis(1),
+            start: Span::from_millis(2),
+        }
+        .into(),
+        InstanceReady {
+            instance,
+            occurred_at: AT,
+            endpoint: Some("127.0.0.1:40000".into()),
+            load: Span::from_millis(3),
+        }
+        .into(),
+        InstanceUnready {
+            instance,
+            occurred_at: AT,
+            reason: "503".into(),
+        }
+        .into(),
+        InstancesInRotation {
+            instances: instances.clone(),
+            gateway: "g1".into(),
+        }
+        .into(),
+        InstancesDrainRequested {
+            instances: instances.clone(),
+            reason: StopReason::Replaced,
+        }
+        .into(),
+        InstancesStopRequested {
+            instances: instances.clone(),
+        }
+        .into(),
+        InstanceStopped {
+            instance,
+            occurred_at: AT,
+            killed: true,
+        }
+        .into(),
+        InstanceFailed {
+            instance,
+            occurred_at: AT,
+            code: "exited".into(),
+            reason: "exit code 1".into(),
+            failures: 2,
+            retry_at: AT + Span::from_secs(2),
+        }
+        .into(),
+        InstancesLost {
+            instances: instances.clone(),
+            reason: "its agent came back without it".into(),
+        }
+        .into(),
+        InstancesCancelled {
+            instances,
+            reason: StopReason::ScaledDown,
+        }
+        .into(),
+        TrafficMinuteClosed {
+            service,
+            minute: Timestamp(1_767_225_600_000_000),
+            requests: RequestCounts {
+                arrived: 3000,
+                ok: 2990,
+                application_errors: 1,
+                failed: 2,
+                refused: 3,
+                cancelled: 4,
+                cut_streams: 5,
+                retries: 6,
+            },
+            bad_seconds: 1,
+            covered_seconds: 60,
+            longest_gap: Span::from_millis(250),
+            peak_queued: 7,
+            latency: vec![0, 1, 2990],
+            instances: vec![InstanceTraffic {
+                instance,
+                sent: 3006,
+                ok: 2990,
+                errors: 1,
+                broken: 8,
+            }],
+        }
+        .into(),
+        ObservationWindowSealed {
+            first: 1,
+            last: 500,
+            digest: [4; 32],
+            beats: vec![NodeBeats { node, beats: 300 }],
+            from: AT,
+            to: AT + Span::from_secs(300),
+        }
+        .into(),
+    ]
+}
