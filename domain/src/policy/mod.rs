@@ -4,4 +4,7 @@
 //! `decide`. Kept apart from the workers so that the simulator, the benchmarks on public traces and `explain` run the
 //! production policy itself and not a likeness.
 
+pub mod liveness;
+pub mod placement;
+pub mod replicas;
 pub mod work;

@@ -1,0 +1,203 @@
+//! How many replicas of which generation a service should have, and what to do to get there.
+//!
+//! [`reconcile`] compares what is wanted with what there is and names the next actions, never a plan: carried out in any
+//! order, or not at all, they leave a state from which it names the right next ones. Replicas of an older declaration are
+//! replaced make-before-break: a newer one is ready before an older one that serves is drained, with room for
+//! [`surge`] more than wanted at a time. The alternative, a rollout object with a cursor, would be state that can
+//! disagree with the instances; the instances themselves say how far the rollout is.
+//!
+//! Invariants: what is ready never falls below what is wanted (or what there was) by an action named here; replicas that
+//! never served go before those that do; nothing is requested before a service's back-off is over; a service that is
+//! stopped or deleted loses all its replicas and gets none.
+
+use std::cmp::Reverse;
+
+use crate::command::{CHUNK, Command};
+use crate::events::instance::StopReason;
+use crate::id::{InstanceId, ServiceId};
+use crate::state::State;
+use crate::state::instance::{Instance, InstanceState};
+use crate::state::node::NodeState;
+use crate::state::service::{Lifecycle, Service};
+use crate::time::Timestamp;
+
+/// One thing to do for a service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReplicaAction {
+    /// Its count is out of date with the time, or its deletion is complete.
+    Settle {
+        /// Which service.
+        service: ServiceId,
+    },
+    /// It lacks instances.
+    Request {
+        /// Which service.
+        service: ServiceId,
+        /// Its present generation.
+        generation: u64,
+        /// How many, at most [`CHUNK`].
+        count: u32,
+    },
+    /// It has instances to take out of rotation.
+    Drain {
+        /// Which service.
+        service: ServiceId,
+        /// Which, at most [`CHUNK`].
+        instances: Vec<InstanceId>,
+        /// Why.
+        reason: StopReason,
+    },
+}
+
+impl ReplicaAction {
+    /// The command that asks for it.
+    pub fn into_command(self) -> Command {
+        match self {
+            ReplicaAction::Settle { service } => Command::SettleService { service },
+            ReplicaAction::Request {
+                service,
+                generation,
+                count,
+            } => Command::RequestInstances {
+                service,
+                generation,
+                count,
+            },
+            ReplicaAction::Drain { instances, reason, .. } => Command::DrainInstances { instances, reason },
+        }
+    }
+}
+
+/// What to do now, and when to look again even if nothing changes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Reconciliation {
+    /// What to do.
+    pub actions: Vec<ReplicaAction>,
+    /// Next time at which the answer changes by itself: an override begins or ends, or a back-off is over.
+    pub next_wake: Option<Timestamp>,
+}
+
+/// Replicas beyond what is wanted that a rollout may have at a time: a quarter, at least one.
+pub fn surge(desired: u32) -> u32 {
+    (desired / 4).max(1)
+}
+
+/// What `service` needs at `now`. Nothing, if there is no such service.
+pub fn reconcile(state: &State, service: ServiceId, now: Timestamp) -> Reconciliation {
+    let Some(service) = state.services.get(&service) else {
+        return Reconciliation::default();
+    };
+    let mut out = Reconciliation {
+        actions: Vec::new(),
+        next_wake: next_override_edge(service, now),
+    };
+    if out_of_date(state, service, now) {
+        // What follows depends on the count that settling sets, so the rest waits for it.
+        out.actions.push(ReplicaAction::Settle { service: service.id });
+        return out;
+    }
+    let mut staying: Vec<&Instance> = service
+        .live
+        .iter()
+        .filter_map(|id| state.instances.get(id))
+        .filter(|i| !i.state.leaving())
+        .collect();
+    staying.sort_by_key(|i| goes_first(state, i));
+    match service.lifecycle {
+        Lifecycle::Active => active(service, &staying, now, &mut out),
+        Lifecycle::Stopped => drain(service, &staying, StopReason::ServiceStopped, &mut out),
+        Lifecycle::Deleting => drain(service, &staying, StopReason::ServiceDeleted, &mut out),
+    }
+    out
+}
+
+/// Whether the recorded count no longer is what holds at `now`, an override has run out, or a deletion is complete.
+fn out_of_date(state: &State, service: &Service, now: Timestamp) -> bool {
+    match service.lifecycle {
+        Lifecycle::Deleting => {
+            let holding = |id| state.instances.get(id).is_some_and(|i| i.holding);
+            service.live.is_empty() && !service.ended.iter().any(holding)
+        }
+        Lifecycle::Active | Lifecycle::Stopped => {
+            let run_out = service
+                .scale_override
+                .and_then(|o| o.until)
+                .is_some_and(|until| until <= now);
+            run_out || service.desired_at(now).0 != service.desired
+        }
+    }
+}
+
+fn next_override_edge(service: &Service, now: Timestamp) -> Option<Timestamp> {
+    let edges = service.scale_override.map(|o| [o.from, o.until]);
+    edges.into_iter().flatten().flatten().filter(|edge| *edge > now).min()
+}
+
+/// Order in which replicas are given up: those that wait, then those that never served, then those that do not answer,
+/// then those on a doubted node, then those that serve; the newest first in each.
+fn goes_first(state: &State, instance: &Instance) -> (u8, Reverse<Timestamp>, Reverse<InstanceId>) {
+    let doubted = || {
+        let node = instance.node.and_then(|id| state.nodes.get(&id));
+        node.is_none_or(|n| n.state != NodeState::Ready)
+    };
+    let rank = match instance.state {
+        InstanceState::Pending => 0,
+        _ if instance.ready_at.is_none() => 1,
+        InstanceState::Ready if doubted() => 3,
+        InstanceState::Ready => 4,
+        _ => 2,
+    };
+    let since = instance.ready_at.unwrap_or(instance.requested_at);
+    (rank, Reverse(since), Reverse(instance.id))
+}
+
+fn is_ready(instance: &&&Instance) -> bool {
+    instance.state == InstanceState::Ready
+}
+
+fn active(service: &Service, staying: &[&Instance], now: Timestamp, out: &mut Reconciliation) {
+    let desired = service.desired as usize;
+    let (current, older): (Vec<&Instance>, Vec<&Instance>) =
+        staying.iter().partition(|i| i.generation == service.generation);
+
+    // `staying` is in the order in which replicas go, so the surplus is its head.
+    let surplus = current.len().saturating_sub(desired);
+    drain(service, &current[..surplus], StopReason::ScaledDown, out);
+    let kept = &current[surplus..];
+
+    let ready = kept.iter().filter(is_ready).count();
+    let (serving, useless): (Vec<&Instance>, Vec<&Instance>) = older.iter().partition(|i| is_ready(&i));
+    // An older replica that does not serve is only in the way of its replacement.
+    drain(service, &useless, StopReason::Replaced, out);
+    let spare = (ready + serving.len()).saturating_sub(desired).min(serving.len());
+    drain(service, &serving[..spare], StopReason::Replaced, out);
+
+    let missing = desired.saturating_sub(kept.len());
+    let room = (desired + surge(service.desired) as usize).saturating_sub(kept.len() + serving.len() - spare);
+    let mut wanted = missing.min(room);
+    if wanted == 0 {
+        return;
+    }
+    if let Some(retry_at) = service.retry_at.filter(|at| now < *at) {
+        out.next_wake = Some(out.next_wake.map_or(retry_at, |at| at.min(retry_at)));
+        return;
+    }
+    while wanted > 0 {
+        let count = wanted.min(CHUNK);
+        wanted -= count;
+        out.actions.push(ReplicaAction::Request {
+            service: service.id,
+            generation: service.generation,
+            count: count as u32,
+        });
+    }
+}
+
+fn drain(service: &Service, instances: &[&Instance], reason: StopReason, out: &mut Reconciliation) {
+    out.actions
+        .extend(instances.chunks(CHUNK).map(|chunk| ReplicaAction::Drain {
+            service: service.id,
+            instances: chunk.iter().map(|i| i.id).collect(),
+            reason,
+        }));
+}
