@@ -15,7 +15,7 @@ use crate::api::{self, DEFAULT_SERVER, Server};
 use crate::exit::CliError;
 use crate::output::{Format, Printer};
 use crate::reserved::{self, RESERVED};
-use crate::verbs::{events, ledger, lists, load, logs, role, scale, show, system, token, workload};
+use crate::verbs::{events, example, ledger, lists, load, logs, role, scale, show, system, token, workload};
 
 /// Control plane for elastic GPU pools: every change is an event on a ledger that can be replayed and verified.
 #[derive(Debug, Parser)]
@@ -147,7 +147,7 @@ pub enum Verb {
     Completion(system::CompletionArgs),
     /// The example service of examples/hello.yaml
     #[command(hide = true)]
-    ExampleService(crate::example_service::ExampleArgs),
+    ExampleService(example::ExampleArgs),
 }
 
 /// Visible verbs by what a person wants; help prints them in this order.
@@ -274,10 +274,7 @@ mod tests {
             .map(Command::get_name)
             .collect();
         assert_eq!(visible, unique);
-        for verb in command
-            .get_subcommands()
-            .filter(|verb| verb.get_name() != "example-service")
-        {
+        for verb in command.get_subcommands() {
             let help = verb.get_after_help().map(ToString::to_string).unwrap_or_default();
             assert!(help.contains("tidemill"), "`{}` has no example", verb.get_name());
         }

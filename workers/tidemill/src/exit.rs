@@ -80,6 +80,18 @@ impl CliError {
         Self::new(Exit::Error, "not_yet", detail, next)
     }
 
+    /// An error of another crate, whose text follows the house form: `what [code]`, then `next: what to do` on a line of
+    /// its own.
+    pub fn told(exit: Exit, error: &dyn std::fmt::Display) -> Self {
+        let text = error.to_string();
+        let (what, next) = text.split_once("\n  next: ").unwrap_or((&text, ""));
+        let (detail, code) = what
+            .strip_suffix(']')
+            .and_then(|what| what.rsplit_once(" ["))
+            .unwrap_or((what, "failed"));
+        Self::new(exit, code, detail, next)
+    }
+
     /// The output's reader went away: nothing to say, nothing failed.
     pub fn reader_gone() -> Self {
         Self::new(Exit::Ok, READER_GONE, "", "")
@@ -217,6 +229,19 @@ mod tests {
         .map(|exit| exit as u8)
         .collect();
         assert_eq!(numbers, (0..=9).collect::<Vec<u8>>());
+    }
+
+    #[test]
+    fn errors_of_other_crates_keep_their_parts() {
+        let error = CliError::told(
+            Exit::Error,
+            &"cannot listen on [::1]:80: denied [listen_failed]\n  next: free it",
+        );
+        assert_eq!(
+            (error.code.as_str(), error.detail.as_str(), error.next.as_str()),
+            ("listen_failed", "cannot listen on [::1]:80: denied", "free it")
+        );
+        assert_eq!(CliError::told(Exit::Error, &"plain").code, "failed");
     }
 
     #[test]

@@ -10,7 +10,6 @@
 
 mod api;
 mod cli;
-mod example_service;
 mod exit;
 mod offline;
 mod output;
@@ -31,7 +30,7 @@ use tracing_subscriber::EnvFilter;
 fn main() -> ExitCode {
     let mut args = std::env::args_os();
     if args.nth(1).is_some_and(|verb| verb == "shim") {
-        return shim(args.collect());
+        return tidemill_agent::shim_main(args);
     }
     let outcome = match cli::parse(std::env::args_os()) {
         Parsed::Run(cli) => run(*cli),
@@ -95,10 +94,4 @@ fn log_to_stderr(level: &str) {
         let color = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
         builder.with_ansi(color).try_init()
     };
-}
-
-fn shim(args: Vec<std::ffi::OsString>) -> ExitCode {
-    let error = CliError::not_yet(format!("`shim` is not wired yet ({} arguments)", args.len()), "");
-    let _ = writeln!(std::io::stderr(), "error: {error}");
-    ExitCode::from(error.exit as u8)
 }

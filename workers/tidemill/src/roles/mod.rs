@@ -6,12 +6,19 @@
 //!
 //! Kept: a role that cannot start says so before anything was written; a signal ends it in order and with exit 0.
 
+mod agent;
+mod gateway;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use tidemill_client::{ServerUrl, Token};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
 
-use crate::exit::CliError;
+pub use self::agent::agent;
+pub use self::gateway::gateway;
+use crate::exit::{CliError, Exit};
 
 /// Everything on this machine.
 #[derive(Debug, Clone)]
@@ -135,14 +142,35 @@ pub async fn worker(options: WorkerOptions) -> Result<(), CliError> {
     Err(unwired("worker", &options))
 }
 
-/// Runs a gateway.
-pub async fn gateway(options: GatewayOptions) -> Result<(), CliError> {
-    Err(unwired("gateway", &options))
-}
-
-/// Runs an agent.
-pub async fn agent(options: AgentOptions) -> Result<(), CliError> {
-    Err(unwired("agent", &options))
+/// A token that is cancelled by the first SIGTERM or SIGINT. A second one ends the process at once.
+pub fn until_told_to_end() -> Result<CancellationToken, CliError> {
+    let failed = |error| {
+        CliError::new(
+            Exit::Error,
+            "no_signals",
+            format!("the process cannot take signals: {error}"),
+            "check the limits of its environment",
+        )
+    };
+    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+    let token = CancellationToken::new();
+    let told = token.clone();
+    tokio::spawn(async move {
+        for turn in 0.. {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            if turn > 0 {
+                // Whoever asks twice does not want to wait for what is in flight. 130 is what shells expect of SIGINT.
+                std::process::exit(130);
+            }
+            tracing::info!("told to end; a second signal ends at once");
+            told.cancel();
+        }
+    });
+    Ok(token)
 }
 
 fn unwired(role: &str, options: &dyn std::fmt::Debug) -> CliError {

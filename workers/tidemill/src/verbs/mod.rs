@@ -4,6 +4,7 @@
 //! everything else to stderr. It returns [`CliError`] for anything that is not exit 0 and never ends the process itself.
 
 pub mod events;
+pub mod example;
 pub mod follow;
 pub mod ledger;
 pub mod lists;
@@ -51,6 +52,6 @@ pub async fn run(cli: Cli) -> Result<(), CliError> {
         Verb::Doctor(args) => system::doctor(args, &global).await,
         Verb::Version(args) => system::version(args, &global),
         Verb::Completion(args) => system::completion(args),
-        Verb::ExampleService(args) => crate::example_service::run(args).await,
+        Verb::ExampleService(args) => example::run(args).await,
     }
 }
