@@ -10,6 +10,7 @@
 //! reports later, which would make every caller build its own correlation.
 
 use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
 use tidemill_domain::command::Envelope;
 use tidemill_domain::events::Event;
 use tidemill_domain::rejection::Rejection;
@@ -33,7 +34,8 @@ pub struct Answer {
 }
 
 /// Why a command was not carried out, or may not have been.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[serde(rename_all = "snake_case")]
 pub enum SubmitError {
     /// The decision was no. Nothing was written.
     #[error("{rejection}")]

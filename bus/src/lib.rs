@@ -21,6 +21,8 @@ pub mod ledger;
 pub mod memory;
 pub mod observations;
 pub mod record;
+pub mod remote;
+pub mod sequencer;
 pub mod snapshots;
 pub mod verify;
 pub mod view;

@@ -23,6 +23,9 @@ use crate::snapshots::SnapshotStore;
 /// Most records taken from the follower at once.
 const BATCH: usize = 256;
 
+/// Pause between two questions for the ledger's end, where the backend does not tell.
+const ASK_FOR_END: Duration = Duration::from_secs(1);
+
 /// How far a view is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
@@ -93,8 +96,14 @@ impl StateView {
         snapshots: Option<SnapshotStore>,
         shutdown: CancellationToken,
     ) -> Result<Arc<Self>, ViewError> {
-        let _ = snapshots;
-        let fold = Fold::new(ledger.genesis());
+        let found = match &snapshots {
+            Some(store) => store.load(&*ledger, u64::MAX).await?,
+            None => None,
+        };
+        let fold = match found {
+            Some(snapshot) => Fold::resume(ledger.genesis(), snapshot.anchor, snapshot.state),
+            None => Fold::new(ledger.genesis()),
+        };
         let follow = ledger.follow(fold.chain().next_sequence()).await?;
         let view = Arc::new(Self {
             progress: watch::Sender::new(Progress {
@@ -106,7 +115,8 @@ impl StateView {
             health: watch::Sender::new(ViewHealth::Live),
             fold: RwLock::new(fold),
         });
-        tokio::spawn(Arc::clone(&view).run(follow, shutdown));
+        tokio::spawn(Arc::clone(&view).run(follow, shutdown.clone()));
+        tokio::spawn(Arc::clone(&view).watch_end(ledger, shutdown));
         Ok(view)
     }
 
@@ -136,6 +146,36 @@ impl StateView {
             reached = progress.wait_for(|p| p.sequence >= sequence) => reached.is_ok(),
             _ = health.wait_for(|h| *h != ViewHealth::Live) => false,
             () = tokio::time::sleep(timeout) => false,
+        }
+    }
+
+    /// Keeps `ledger_last` true: by word of the backend where it has one, by asking else.
+    async fn watch_end(self: Arc<Self>, ledger: Arc<dyn Ledger>, shutdown: CancellationToken) {
+        let mut word = ledger.watch_tail();
+        loop {
+            let last = match &mut word {
+                Some(word) => Some(*word.borrow_and_update()),
+                None => ledger.tail().await.ok().map(|tail| tail.sequence),
+            };
+            if let Some(last) = last {
+                self.progress.send_if_modified(|p| {
+                    let more = last > p.ledger_last;
+                    p.ledger_last = p.ledger_last.max(last);
+                    more
+                });
+            }
+            let changed = async {
+                match &mut word {
+                    // Without its sender the ledger is gone; the follower meets that.
+                    Some(word) if word.changed().await.is_err() => std::future::pending().await,
+                    Some(_) => {}
+                    None => tokio::time::sleep(ASK_FOR_END).await,
+                }
+            };
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = changed => {}
+            }
         }
     }
 
