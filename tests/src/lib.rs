@@ -1,1 +1,8 @@
-//! tidemill-tests.
+//! What crosses crates: drivers and makers for the tests of this folder.
+#![allow(clippy::unwrap_used)]
+
+pub mod cell;
+pub mod make;
+pub mod nats;
+pub mod random;
+pub mod samples;
