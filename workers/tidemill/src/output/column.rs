@@ -3,7 +3,7 @@
 //! Each list is a slice of these. The same pointer feeds the table (formatted) and CSV (raw), so the two can never
 //! disagree about what a column means.
 //!
-//! Kept: a missing value is `-` in a table and empty in CSV, never 0. Bytes, milliseconds and micro-units of money are
+//! Kept: a missing value is `-` in a table and empty in CSV, never 0. Bytes and milliseconds are
 //! integers until the last step, which is this module.
 
 use std::time::Duration;
@@ -26,8 +26,6 @@ pub enum Show {
     Millis,
     /// An RFC 3339 time as how long ago it was.
     Age,
-    /// Micro-units of a currency.
-    Money,
     /// Coloured by what it says, where colour is allowed.
     State,
     /// How many elements an array has.
@@ -72,10 +70,7 @@ impl Column {
 
     /// Whether the column is aligned to the right.
     pub fn right(&self) -> bool {
-        matches!(
-            self.show,
-            Show::Number | Show::Bytes | Show::Millis | Show::Money | Show::Count
-        )
+        matches!(self.show, Show::Number | Show::Bytes | Show::Millis | Show::Count)
     }
 }
 
@@ -85,7 +80,6 @@ fn shown(show: Show, value: &Value, now: DateTime<Utc>) -> Option<String> {
         Show::Bytes => value.as_u64().map(bytes),
         Show::Millis => value.as_u64().map(|ms| short_span(Duration::from_millis(ms))),
         Show::Age => value.as_str().and_then(|text| age(text, now)),
-        Show::Money => value.as_i64().map(money),
         Show::Count => value.as_array().map(|items| items.len().to_string()),
     };
     special.or_else(|| Some(plain(value)))
@@ -127,15 +121,6 @@ pub fn bytes(count: u64) -> String {
     }
 }
 
-/// Micro-units with two decimals and the rest only where there is any: `12.50`, `0.000125`.
-pub fn money(micro: i64) -> String {
-    let sign = if micro < 0 { "-" } else { "" };
-    let micro = micro.unsigned_abs();
-    let fraction = format!("{:06}", micro % 1_000_000);
-    let keep = fraction.trim_end_matches('0').len().max(2);
-    format!("{sign}{}.{}", micro / 1_000_000, &fraction[..keep])
-}
-
 fn age(text: &str, now: DateTime<Utc>) -> Option<String> {
     let then = DateTime::parse_from_rfc3339(text).ok()?.to_utc();
     // A server's clock a little ahead of this machine's is no reason to print a negative age.
@@ -156,9 +141,6 @@ mod tests {
         assert_eq!(bytes(1_536), "1.5 KiB");
         assert_eq!(bytes(85_899_345_920), "80 GiB");
         assert_eq!(bytes(u64::MAX), "16777215.9 TiB");
-        assert_eq!(money(12_500_000), "12.50");
-        assert_eq!(money(-125), "-0.000125");
-        assert_eq!(money(i64::MIN), "-9223372036854.775808");
     }
 
     #[test]

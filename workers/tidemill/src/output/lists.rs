@@ -54,6 +54,7 @@ const DEVICES: &[Column] = &[
     column("SPEED", "/speed", Show::Number),
     column("STATE", "/state", Show::State),
     column("INSTANCE", "/instance", Show::Text),
+    column("REASON", "/reason", Show::Text),
 ];
 
 const SERVICES: &[Column] = &[
@@ -81,10 +82,12 @@ const INSTANCES: &[Column] = &[
 ];
 
 const QUEUE: &[Column] = &[
-    column("INSTANCE", "/id", Show::Text),
     column("WORKLOAD", "/workload", Show::Text),
     column("CLASS", "/class", Show::Text),
-    column("WAITING", "/waiting_ms", Show::Millis),
+    column("WAITING", "/waiting", Show::Number),
+    column("FOR", "/since", Show::Age),
+    column("DEVICES", "/devices", Show::Number),
+    column("FITTING", "/fitting", Show::Number),
     column("REASON", "/reason", Show::Text),
 ];
 

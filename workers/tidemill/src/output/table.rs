@@ -109,9 +109,9 @@ fn paint(show: Show, cell: &str) -> Option<&'static str> {
         return None;
     }
     match cell {
-        "ready" | "free" | "ok" | "held" | "running" => Some("32"),
-        "lost" | "failed" | "quarantined" | "error" | "fail" => Some("31"),
-        "-" | "stopped" | "left" | "drained" => None,
+        "ready" | "free" | "ok" | "held" | "active" => Some("32"),
+        "lost" | "failed" | "failing" | "quarantined" | "revoked" | "fail" => Some("31"),
+        "-" | "idle" | "stopped" | "left" | "drained" | "unchanged" => None,
         _ => Some("33"),
     }
 }

@@ -35,6 +35,9 @@ const PATH: &str = "/v1/events";
 /// Events asked for at a time.
 const PAGE: usize = 1_000;
 
+/// Most that a server gives at a time.
+const LARGEST_PAGE: usize = 10_000;
+
 /// Longest pause before a broken stream is opened again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
@@ -45,7 +48,7 @@ const COLUMNS: &[(Column, usize)] = &[
     (column("ACTOR", "/actor", Show::Text), 16),
     (column("KIND", "/kind", Show::Text), 24),
     (column("TARGET", "/target", Show::Text), 24),
-    (column("CHANGE", "/data", Show::Text), 0),
+    (column("CHANGE", "/change", Show::Text), 0),
     (column("REASON", "/reason", Show::Text), 0),
     (column("CAUSE", "/cause", Show::Text), 0),
     (column("TRACE", "/trace_id", Show::Text), 0),
@@ -58,7 +61,8 @@ const CSV_COLUMNS: &[Column] = &[
     column("ACTOR", "/actor", Show::Text),
     column("KIND", "/kind", Show::Text),
     column("TARGET", "/target", Show::Text),
-    column("CHANGE", "/data", Show::Text),
+    column("NAME", "/target_name", Show::Text),
+    column("CHANGE", "/change", Show::Text),
     column("REASON", "/reason", Show::Text),
     column("CAUSE", "/cause", Show::Text),
     column("TRACE", "/trace_id", Show::Text),
@@ -107,7 +111,7 @@ impl EventsArgs {
     /// Filters for sources that do not filter themselves.
     fn passes(&self, event: &Value) -> bool {
         let about = self.about.as_deref().is_none_or(|about| {
-            ["target", "about", "data"]
+            ["target", "target_name", "data"]
                 .into_iter()
                 .filter_map(|key| event.get(key))
                 .any(|value| mentions(value, about))
@@ -194,14 +198,11 @@ impl Sink {
     }
 
     fn cell(&self, column: &Column, event: &Value) -> String {
-        // The time is a fact here, not an age: a log is read later.
-        match column.pointer {
-            "/data" => event
-                .get("data")
-                .map(plain)
-                .filter(|text| !text.is_empty())
-                .map_or_else(|| "-".to_owned(), |text| text.replace(char::is_control, " ")),
-            _ => column.cell(event, chrono::DateTime::UNIX_EPOCH),
+        let cell = column.cell(event, chrono::DateTime::UNIX_EPOCH);
+        // A server that has no sentence for an event still has its data.
+        match (column.pointer, event.get("data")) {
+            ("/change", Some(data)) if cell == "-" => plain(data).replace(char::is_control, " "),
+            _ => cell,
         }
     }
 
@@ -285,10 +286,16 @@ async fn pages(server: &Server, args: &EventsArgs, sink: &mut Sink) -> Result<()
         if events.len() < limit {
             return Ok(());
         }
-        if sink.last == before {
-            limit *= 2;
-        }
-        after = Some(address(last).0.saturating_sub(1));
+        let end = address(last).0;
+        after = Some(match sink.last == before {
+            false => end.saturating_sub(1),
+            true if limit < LARGEST_PAGE => {
+                limit = (limit * 2).min(LARGEST_PAGE);
+                end.saturating_sub(1)
+            }
+            // No record is that large, so what was asked for again is all there is of it.
+            true => end,
+        });
     }
 }
 
@@ -349,7 +356,7 @@ mod tests {
 
     fn event(seq: u64, index: u64) -> Value {
         json!({"seq": seq, "index": index, "time": "2026-05-01T12:00:00.000Z", "actor": "worker/scheduler", "kind": "InstancePlaced",
-            "target": "inst-7k2m9qa4xz", "data": {"node": "node-a", "devices": 1}, "reason": "most free", "cause": null, "trace_id": "00ff"})
+            "target": "inst-7k2m9qa4xz", "data": {"node": "node-a", "devices": 1}, "change": "on node-a with 1 device", "reason": "most free", "cause": null, "trace_id": "00ff"})
     }
 
     fn sink(format: Format) -> Sink {

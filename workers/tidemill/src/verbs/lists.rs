@@ -49,7 +49,7 @@ pub struct ListArgs {
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Filters")]
 pub struct Filters {
-    /// Only rows in this state
+    /// Only rows in this state; several are separated by commas, here and below
     #[arg(long)]
     pub state: Option<String>,
     /// Only nodes of this supply kind, and what is on them
@@ -154,7 +154,7 @@ impl Filters {
             self.named()
                 .into_iter()
                 .all(|(name, wanted)| match (wanted, row.get(name).and_then(Value::as_str)) {
-                    (Some(wanted), Some(value)) => wanted == value,
+                    (Some(wanted), Some(value)) => wanted.split(',').any(|one| one.trim() == value),
                     _ => true,
                 });
         let changed = ["changed_at", "time", "created_at"]
@@ -223,6 +223,11 @@ mod tests {
         };
         assert!(filters.passes(&json!({"state": "ready"})));
         assert!(!filters.passes(&json!({"state": "lost"})));
+        let either = Filters {
+            state: Some("ready, suspect".to_owned()),
+            ..Filters::default()
+        };
+        assert!(either.passes(&json!({"state": "suspect"})));
         assert!(!filters.passes(&json!({"state": "ready", "changed_at": "2026-05-01T11:59:59Z"})));
         assert!(filters.check(List::Nodes).is_ok());
         assert_eq!(filters.check(List::Pool).unwrap_err().code, "usage");

@@ -61,36 +61,78 @@ pub async fn run(verb: &str, args: ShowArgs, global: &GlobalArgs) -> Result<(), 
     }
 }
 
-/// The four parts of an explanation by their keys, and their titles.
-const PARTS: [(&str, &str); 4] = [
-    ("dominant_reason", "Reason"),
-    ("evidence", "Evidence"),
-    ("candidates", "Candidates"),
-    ("next_step", "Next"),
-];
-
+/// The four parts, then whatever else the answer holds.
 fn explanation(fields: &Map<String, Value>) -> String {
+    let text = |key: &str| fields.get(key).map(plain).unwrap_or_default();
+    let mut lines = vec![format!(
+        "{} {} ({}) is {}",
+        text("kind"),
+        text("name"),
+        text("target"),
+        text("state")
+    )];
+    part(&mut lines, "Reason", vec![text("reason")]);
+    let items = |key: &str| fields.get(key).and_then(Value::as_array).into_iter().flatten();
+    part(&mut lines, "Evidence", items("evidence").map(fact).collect());
+    part(&mut lines, "Candidates", items("candidates").map(candidate).collect());
+    part(&mut lines, "Next", vec![text("next_step")]);
     let mut rest = fields.clone();
-    let mut text = String::new();
-    for (key, title) in PARTS {
-        match rest.remove(key) {
-            None | Some(Value::Null) => text.push_str(&format!("{title}: -\n")),
-            Some(Value::Array(items)) if items.is_empty() => {
-                text.push_str(&format!("{title}: none\n"));
-            }
-            Some(value @ (Value::Array(_) | Value::Object(_))) => {
-                text.push_str(&format!("{title}:\n"));
-                for line in details::render(&value).lines() {
-                    text.push_str(&format!("  {line}\n"));
-                }
-            }
-            Some(value) => text.push_str(&format!("{title}: {}\n", plain(&value))),
-        }
-    }
+    rest.retain(|key, _| !SHOWN.contains(&key.as_str()));
+    let mut text = lines.join("\n").replace(|c: char| c.is_control() && c != '\n', " ") + "\n";
     if !rest.is_empty() {
+        text.push('\n');
         text.push_str(&details::render(&Value::Object(rest)));
     }
     text
+}
+
+/// Fields that the four parts and their heading show.
+const SHOWN: [&str; 8] = [
+    "target",
+    "kind",
+    "name",
+    "state",
+    "reason",
+    "evidence",
+    "candidates",
+    "next_step",
+];
+
+fn part(lines: &mut Vec<String>, title: &str, mut content: Vec<String>) {
+    content.retain(|line| !line.is_empty());
+    lines.push(String::new());
+    lines.push(title.to_owned());
+    if content.is_empty() {
+        content.push("none".to_owned());
+    }
+    lines.extend(content.into_iter().map(|line| format!("  {}", line.replace('\n', " "))));
+}
+
+/// A sentence, and the record that says so.
+fn fact(evidence: &Value) -> String {
+    let sentence = evidence.get("fact").unwrap_or(evidence);
+    match evidence.get("seq").and_then(Value::as_u64) {
+        Some(seq) => format!("{} (record {seq})", plain(sentence)),
+        None => plain(sentence),
+    }
+}
+
+/// A node with its score and what that is made of.
+fn candidate(candidate: &Value) -> String {
+    let field = |key: &str| candidate.get(key).map(plain).unwrap_or_default();
+    let parts: Vec<String> = candidate
+        .get("parts")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .map(|term| {
+            let points = term.get("points").and_then(Value::as_i64).unwrap_or_default();
+            format!("{} {points:+}", term.get("part").map(plain).unwrap_or_default())
+        })
+        .collect();
+    format!("{:>6}  {}  {}", field("score"), field("name"), parts.join(", "))
+        .trim_end()
+        .to_owned()
 }
 
 #[cfg(test)]
@@ -103,20 +145,29 @@ mod tests {
     #[test]
     fn an_explanation_leads_with_its_reason() {
         let answer = json!({
-            "id": "inst-1", "dominant_reason": "no device of kind cuda is free",
-            "evidence": ["8 devices looked at", "8 held"], "candidates": [{"node": "a", "score": 12}],
-            "next_step": "add a node, or lower min",
+            "target": "inst-1", "kind": "instance", "name": "default/hello", "state": "pending",
+            "reason": "no device of kind cuda is free",
+            "evidence": [{"fact": "8 devices looked at", "seq": null}, {"fact": "it was asked for", "seq": 17}],
+            "candidates": [{"node": "node-a", "name": "gpu-1", "score": 12, "parts": [{"part": "spread", "points": -3}]}],
+            "next_step": "add a node, or lower min", "new": 1,
         });
         insta::assert_snapshot!(explanation(answer.as_object().unwrap()), @r"
-        Reason: no device of kind cuda is free
-        Evidence:
-          - 8 devices looked at
-          - 8 held
-        Candidates:
-          - node:  a
-            score: 12
-        Next: add a node, or lower min
-        id: inst-1
+        instance default/hello (inst-1) is pending
+
+        Reason
+          no device of kind cuda is free
+
+        Evidence
+          8 devices looked at
+          it was asked for (record 17)
+
+        Candidates
+              12  gpu-1  spread -3
+
+        Next
+          add a node, or lower min
+
+        new: 1
         ");
     }
 }

@@ -127,6 +127,10 @@ fn read(file: &PathBuf) -> Result<Bytes, CliError> {
 /// Prints what a command changed: a line for each change, or the whole answer in machine formats.
 pub fn report(answer: &Value, otherwise: &str, global: &GlobalArgs) -> Result<(), CliError> {
     let changes = answer.get("changes").and_then(Value::as_array);
+    let warnings = answer.get("warnings").and_then(Value::as_array);
+    for warning in warnings.into_iter().flatten().filter_map(Value::as_str) {
+        note(&format!("warning: {warning}"));
+    }
     match global.output {
         Format::Table => {
             let lines: Vec<String> = match changes {
@@ -265,13 +269,16 @@ fn missing_of(rows: &[Value], targets: &[Target]) -> Vec<Missing> {
     missing
 }
 
-/// Whether a service has exactly what is desired, of the revision desired.
+/// Whether a service has exactly what is desired. Its state is the control plane's word; the counts are looked at
+/// besides, because one replica more than desired is `ready` and still has to go.
 fn settled(row: &Value) -> bool {
     let number = |key: &str| row.get(key).and_then(Value::as_u64);
-    let (Some(desired), Some(ready)) = (number("desired"), number("ready")) else {
-        return false;
-    };
-    ready == desired && number("outdated").unwrap_or(0) == 0
+    let exact = number("desired").is_some() && number("desired") == number("ready");
+    match row.get("state").and_then(Value::as_str) {
+        Some("stopped" | "deleted") => true,
+        Some("ready" | "idle") | None => exact,
+        Some(_) => false,
+    }
 }
 
 async fn not_placed(server: &Server, wait: Duration, missing: &[Missing]) -> CliError {
@@ -312,7 +319,7 @@ async fn dominant_reason(server: &Server, target: &Target, row: Option<&Value>) 
         .get(&path, &query)
         .await
         .unwrap_or_default();
-    [explained.get("dominant_reason"), row.and_then(|row| row.get("reason"))]
+    [explained.get("reason"), row.and_then(|row| row.get("reason"))]
         .into_iter()
         .flatten()
         .filter_map(Value::as_str)
@@ -341,18 +348,23 @@ mod tests {
     }
 
     #[test]
-    fn settled_means_as_many_ready_as_desired() {
+    fn settled_means_exactly_what_is_desired() {
+        let row = |state: &str, desired: u64, ready: u64| json!({"state": state, "desired": desired, "ready": ready});
+        assert!(settled(&row("ready", 2, 2)));
+        assert!(settled(&row("idle", 0, 0)));
+        assert!(settled(&row("stopped", 0, 0)));
+        assert!(!settled(&row("ready", 2, 4)), "two have to go");
+        assert!(!settled(&row("updating", 2, 2)), "of an older generation");
+        assert!(!settled(&row("pending", 2, 0)));
+        assert!(!settled(&json!({})));
+    }
+
+    #[test]
+    fn a_service_without_a_row_is_deleted() {
         let target = Target::parse("hello", None).unwrap();
-        let rows = |desired: u64, ready: u64| {
-            vec![json!({"name": "hello", "tenant": "default", "desired": desired, "ready": ready})]
-        };
-        assert_eq!(missing_of(&rows(2, 1), std::slice::from_ref(&target)).len(), 1);
-        assert!(missing_of(&rows(2, 2), std::slice::from_ref(&target)).is_empty());
-        assert_eq!(
-            missing_of(&rows(0, 2), std::slice::from_ref(&target)).len(),
-            1,
-            "stopping is waited for too"
-        );
-        assert!(missing_of(&[], &[target]).is_empty(), "deleted");
+        let rows = [json!({"name": "hello", "tenant": "acme", "state": "pending"})];
+        assert!(missing_of(&rows, std::slice::from_ref(&target)).is_empty());
+        let rows = [json!({"name": "hello", "tenant": "default", "state": "pending"})];
+        assert_eq!(missing_of(&rows, &[target]).len(), 1);
     }
 }
