@@ -198,9 +198,8 @@ impl Service {
             known.append(&mut state.draining);
             state.tunnelled = 0;
             for wanted in &route.instances {
-                let same = |i: &Arc<Instance>| {
-                    *i.id == *wanted.instance && wanted.endpoint.as_deref() == Some(&*i.endpoint)
-                };
+                let same =
+                    |i: &Arc<Instance>| *i.id == *wanted.instance && wanted.endpoint.as_deref() == Some(&*i.endpoint);
                 let instance = match known.iter().position(same) {
                     Some(at) => known.swap_remove(at),
                     None => match Instance::new(wanted, limits) {

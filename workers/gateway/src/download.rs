@@ -90,15 +90,10 @@ impl Body for ProxyBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let download = match self.get_mut() {
             Self::Whole(full) => {
-                return Pin::new(full)
-                    .poll_frame(cx)
-                    .map_err(|never| match never {});
+                return Pin::new(full).poll_frame(cx).map_err(|never| match never {});
             }
             Self::Stream(download) => download,
         };

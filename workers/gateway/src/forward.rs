@@ -209,10 +209,7 @@ pub(crate) async fn forward(
             }
             Ending::Broke(error) => {
                 broken += 1;
-                aside(
-                    Condition::Breaking,
-                    format!("broke before it answered: {error}"),
-                );
+                aside(Condition::Breaking, format!("broke before it answered: {error}"));
                 error.to_string()
             }
             // Most likely the keep-alive race and no fault of the instance; a new connection will tell.
@@ -240,9 +237,7 @@ pub(crate) async fn forward(
         }
         // The first break costs no pause: most likely one instance died and the others are well.
         if broken > 1 {
-            let pause = BACKOFF_MIN
-                .saturating_mul(1 << (broken - 2).min(8))
-                .min(BACKOFF_MAX);
+            let pause = BACKOFF_MIN.saturating_mul(1 << (broken - 2).min(8)).min(BACKOFF_MAX);
             let pause = pause.mul_f64(0.5 + fastrand::f64());
             tokio::time::sleep(pause).await;
             waited += pause;
@@ -357,10 +352,12 @@ async fn attempt(slot: &Slot, parts: &Parts, tries: u32, fresh: bool) -> Result<
                 return Err(Ending::ClientBrokeOff);
             }
             let error = failure.into_error();
-            return Err(if conn.reused {
-                Ending::Stale(error)
-            } else {
-                Ending::Broke(error)
+            return Err(match conn.reused_after {
+                Some(unused) => {
+                    instance.pool.went_stale(unused);
+                    Ending::Stale(error)
+                }
+                None => Ending::Broke(error),
             });
         }
     };
@@ -371,8 +368,7 @@ async fn attempt(slot: &Slot, parts: &Parts, tries: u32, fresh: bool) -> Result<
     }
     answered(slot.service(), instance);
     let version = response.version();
-    let keep_alive =
-        headers::prepare_response(response.headers_mut(), version, &instance.header, tries);
+    let keep_alive = headers::prepare_response(response.headers_mut(), version, &instance.header, tries);
     *response.version_mut() = Version::HTTP_11;
     Ok(Answer {
         response,

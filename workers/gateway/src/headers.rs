@@ -6,8 +6,8 @@
 use std::net::IpAddr;
 
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, TE, TRAILER,
-    TRANSFER_ENCODING, UPGRADE,
+    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, TE, TRAILER, TRANSFER_ENCODING,
+    UPGRADE,
 };
 
 /// Which instance answered.
@@ -56,12 +56,7 @@ fn strip_hop(headers: &mut HeaderMap) {
 }
 
 /// Makes a client's header fields those of the request to an instance.
-pub(crate) fn prepare_request(
-    headers: &mut HeaderMap,
-    peer: IpAddr,
-    prefix: &str,
-    fallback_host: &str,
-) {
+pub(crate) fn prepare_request(headers: &mut HeaderMap, peer: IpAddr, prefix: &str, fallback_host: &str) {
     let trailers_welcome = headers
         .get(TE)
         .is_some_and(|te| te.as_bytes().eq_ignore_ascii_case(b"trailers"));
@@ -119,9 +114,7 @@ pub(crate) fn prepare_response(
     let keep_alive = version == http::Version::HTTP_11
         && !headers.get(CONNECTION).is_some_and(|c| {
             let value = c.to_str().unwrap_or_default();
-            value
-                .split(',')
-                .any(|token| token.trim().eq_ignore_ascii_case("close"))
+            value.split(',').any(|token| token.trim().eq_ignore_ascii_case("close"))
         });
     strip_hop(headers);
     headers.insert(INSTANCE, instance.clone());
@@ -180,26 +173,11 @@ mod tests {
     fn a_closing_answer_is_not_kept_alive() {
         let instance = HeaderValue::from_static("inst-1");
         let mut closing = map(&[("connection", "Close")]);
-        assert!(!prepare_response(
-            &mut closing,
-            http::Version::HTTP_11,
-            &instance,
-            2
-        ));
+        assert!(!prepare_response(&mut closing, http::Version::HTTP_11, &instance, 2));
         assert_eq!(closing.get(ATTEMPTS).unwrap(), "2");
         assert!(!closing.contains_key(CONNECTION));
         let mut open = HeaderMap::new();
-        assert!(!prepare_response(
-            &mut open,
-            http::Version::HTTP_10,
-            &instance,
-            1
-        ));
-        assert!(prepare_response(
-            &mut open,
-            http::Version::HTTP_11,
-            &instance,
-            1
-        ));
+        assert!(!prepare_response(&mut open, http::Version::HTTP_10, &instance, 1));
+        assert!(prepare_response(&mut open, http::Version::HTTP_11, &instance, 1));
     }
 }

@@ -30,6 +30,9 @@ mod table;
 mod traffic;
 mod upload;
 
+#[cfg(test)]
+mod tests;
+
 pub use config::{GatewayConfig, Limits};
 pub use error::GatewayError;
 pub use server::Gateway;

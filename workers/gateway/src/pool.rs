@@ -60,8 +60,8 @@ pub(crate) struct Pool {
 #[derive(Debug)]
 pub(crate) struct Conn {
     pub(crate) sender: SendRequest<UploadBody>,
-    /// Has carried a request before.
-    pub(crate) reused: bool,
+    /// How long it was unused before this request. `None`: it is new.
+    pub(crate) reused_after: Option<Duration>,
     driver: AbortHandle,
     /// Since when it is unused, in microseconds after `born`; 0 = in use.
     idle_since_us: Arc<AtomicU64>,
@@ -113,22 +113,22 @@ impl Pool {
     fn pop(&self, trusted: Duration) -> Option<Conn> {
         let mut idle = self.lock();
         // The last one was used most recently: if it is too old, so are all.
-        let (since, _) = idle.back()?;
-        if since.elapsed() > trusted {
+        let unused = idle.back()?.0.elapsed();
+        if unused > trusted {
             return None;
         }
-        let (_, conn) = idle.pop_back()?;
+        let (_, mut conn) = idle.pop_back()?;
+        conn.reused_after = Some(unused);
         conn.idle_since_us.store(0, Ordering::Relaxed);
         Some(conn)
     }
 
     /// Puts a connection back whose request and answer are both complete.
-    pub(crate) fn put(&self, mut conn: Conn) {
+    pub(crate) fn put(&self, conn: Conn) {
         if conn.sender.is_closed() {
             return;
         }
         let now = Instant::now();
-        conn.reused = true;
         let age = now.duration_since(conn.born).as_micros() as u64;
         conn.idle_since_us.store(age.max(1), Ordering::Relaxed);
         let surplus = {
@@ -137,6 +137,12 @@ impl Pool {
             (idle.len() > self.idle_connections).then(|| idle.pop_front())
         };
         drop(surplus);
+    }
+
+    /// A connection broke when it was used again after this time: the instance may close that early.
+    pub(crate) fn went_stale(&self, unused: Duration) {
+        let us = unused.as_micros() as u64;
+        self.shortest_idle_us.fetch_min(us, Ordering::Relaxed);
     }
 
     /// Closes connections unused for too long.
@@ -179,9 +185,7 @@ impl Pool {
     async fn connect(&self) -> Result<Conn, ConnectError> {
         let stream = self.dial().await?;
         tune(&stream)?;
-        let (sender, connection) = http1::Builder::new()
-            .handshake(TokioIo::new(stream))
-            .await?;
+        let (sender, connection) = http1::Builder::new().handshake(TokioIo::new(stream)).await?;
         let born = Instant::now();
         let idle_since_us = Arc::new(AtomicU64::new(0));
         let driver = tokio::spawn({
@@ -198,7 +202,7 @@ impl Pool {
         });
         Ok(Conn {
             sender,
-            reused: false,
+            reused_after: None,
             driver: driver.abort_handle(),
             idle_since_us,
             born,

@@ -42,10 +42,7 @@ impl Proxy {
         let (suspicions, receiver) = mpsc::channel(SUSPICIONS);
         let proxy = Self {
             router: Router::default(),
-            replay: Arc::new(ReplayBudget::new(
-                limits.replay_bytes,
-                limits.replay_total_bytes,
-            )),
+            replay: Arc::new(ReplayBudget::new(limits.replay_bytes, limits.replay_total_bytes)),
             limits,
             suspicions,
             reporter: Mutex::default(),
@@ -78,11 +75,7 @@ impl Proxy {
     }
 
     /// Answers one request.
-    pub(crate) async fn handle(
-        &self,
-        peer: SocketAddr,
-        request: Request<Incoming>,
-    ) -> Response<ProxyBody> {
+    pub(crate) async fn handle(&self, peer: SocketAddr, request: Request<Incoming>) -> Response<ProxyBody> {
         let headers = request.headers();
         if request.method() == Method::CONNECT {
             return Refusal::MethodNotSupported.into_response(headers, 0);

@@ -144,12 +144,7 @@ impl Refusal {
                 "the request's body ended before its end",
                 "send the whole body",
             ),
-            Self::BadRequest { reason } => Problem::new(
-                400,
-                "bad_request",
-                reason.clone(),
-                "correct the request line",
-            ),
+            Self::BadRequest { reason } => Problem::new(400, "bad_request", reason.clone(), "correct the request line"),
             Self::NotYet { what } => Problem::new(
                 501,
                 "not_yet",
@@ -171,13 +166,9 @@ impl Refusal {
         problem.trace_id = trace_id(request);
         let body = serde_json::to_vec(&problem).unwrap_or_default();
         let mut response = Response::new(ProxyBody::Whole(Full::new(Bytes::from(body))));
-        *response.status_mut() =
-            StatusCode::from_u16(problem.status).unwrap_or(StatusCode::BAD_GATEWAY);
+        *response.status_mut() = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::BAD_GATEWAY);
         let headers = response.headers_mut();
-        headers.insert(
-            CONTENT_TYPE,
-            HeaderValue::from_static("application/problem+json"),
-        );
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         headers.insert(ATTEMPTS, HeaderValue::from(tries));
         if let Some(seconds) = self.retry_after() {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
@@ -197,10 +188,7 @@ fn label(service: &Service) -> String {
 
 fn describe(s: &Shortage) -> String {
     if s.in_rotation > 0 && s.set_aside == s.in_rotation {
-        return format!(
-            "all {} in rotation do not accept connections",
-            s.in_rotation
-        );
+        return format!("all {} in rotation do not accept connections", s.in_rotation);
     }
     if s.in_rotation > 0 {
         let busy = s.in_rotation - s.set_aside;
@@ -225,8 +213,5 @@ fn trace_id(request: &HeaderMap) -> String {
         .and_then(|v| v.to_str().ok())
         .and_then(|v| v.split('-').nth(1))
         .filter(|id| id.len() == 32 && id.bytes().all(|b| b.is_ascii_hexdigit()))
-        .map_or_else(
-            || format!("{:032x}", fastrand::u128(1..)),
-            |id| id.to_owned(),
-        )
+        .map_or_else(|| format!("{:032x}", fastrand::u128(1..)), |id| id.to_owned())
 }

@@ -42,11 +42,7 @@ impl Reporter {
     }
 
     /// Closes the second at `now`.
-    pub(crate) fn close_second<'a>(
-        &mut self,
-        services: impl Iterator<Item = &'a Arc<Service>>,
-        now: Instant,
-    ) {
+    pub(crate) fn close_second<'a>(&mut self, services: impl Iterator<Item = &'a Arc<Service>>, now: Instant) {
         for service in services {
             self.close(service, now);
         }
@@ -104,11 +100,7 @@ impl Reporter {
                 instances: closed.instances,
                 ..closed.counts.to_sample()
             };
-            samples.extend(
-                seconds
-                    .into_iter()
-                    .map(|closed| (closed.at, sample(closed))),
-            );
+            samples.extend(seconds.into_iter().map(|closed| (closed.at, sample(closed))));
         }
         samples
     }
@@ -123,11 +115,7 @@ impl Closed {
         self.queued = next.queued;
         self.in_flight = next.in_flight;
         for theirs in next.instances {
-            match self
-                .instances
-                .iter_mut()
-                .find(|mine| mine.instance == theirs.instance)
-            {
+            match self.instances.iter_mut().find(|mine| mine.instance == theirs.instance) {
                 Some(mine) => {
                     mine.sent += theirs.sent;
                     mine.ok += theirs.ok;

@@ -40,7 +40,7 @@ pub struct Gateway {
     config: GatewayConfig,
     listener: TcpListener,
     local_addr: SocketAddr,
-    proxy: Arc<Proxy>,
+    pub(crate) proxy: Arc<Proxy>,
     suspicions: mpsc::Receiver<Suspicion>,
 }
 
@@ -60,9 +60,7 @@ impl Gateway {
             address: config.listen,
             source,
         };
-        let listener = TcpListener::bind(config.listen)
-            .await
-            .map_err(listen_failed)?;
+        let listener = TcpListener::bind(config.listen).await.map_err(listen_failed)?;
         let local_addr = listener.local_addr().map_err(listen_failed)?;
         let (proxy, suspicions) = Proxy::new(config.limits.clone());
         if let Some(routes) = store::load(&store::path(&config.data_dir)) {
@@ -114,14 +112,8 @@ impl Gateway {
         drop(self.listener);
         connections.close();
         let grace = self.config.limits.shutdown_grace;
-        if tokio::time::timeout(grace, connections.wait())
-            .await
-            .is_err()
-        {
-            tracing::warn!(
-                open = connections.len(),
-                "connections cut at the end of the grace"
-            );
+        if tokio::time::timeout(grace, connections.wait()).await.is_err() {
+            tracing::warn!(open = connections.len(), "connections cut at the end of the grace");
             cut.cancel();
             connections.wait().await;
         }

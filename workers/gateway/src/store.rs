@@ -46,10 +46,7 @@ pub(crate) fn save(path: &Path, routes: &Routes) -> io::Result<()> {
 }
 
 /// Writes the latest routes whenever they change, until the sender is gone.
-pub(crate) async fn keep(
-    path: PathBuf,
-    mut latest: watch::Receiver<Option<std::sync::Arc<Routes>>>,
-) {
+pub(crate) async fn keep(path: PathBuf, mut latest: watch::Receiver<Option<std::sync::Arc<Routes>>>) {
     while latest.changed().await.is_ok() {
         let Some(routes) = latest.borrow_and_update().clone() else {
             continue;

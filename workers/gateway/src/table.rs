@@ -59,9 +59,7 @@ impl RouteTable {
             _ => host,
         };
         match self.hosts.get(name) {
-            None if name.bytes().any(|b| b.is_ascii_uppercase()) => {
-                self.hosts.get(name.to_ascii_lowercase().as_str())
-            }
+            None if name.bytes().any(|b| b.is_ascii_uppercase()) => self.hosts.get(name.to_ascii_lowercase().as_str()),
             found => found,
         }
     }
@@ -209,10 +207,7 @@ mod tests {
         assert_eq!(found(None, "/~acme"), None);
         assert_eq!(found(None, "/"), None);
         assert_eq!(found(None, "*"), None);
-        assert_eq!(
-            found(Some("CHAT.example.com:7080"), "/hello/"),
-            some("chat", "/hello/")
-        );
+        assert_eq!(found(Some("CHAT.example.com:7080"), "/hello/"), some("chat", "/hello/"));
         assert_eq!(found(Some("[::1]"), "/hello/"), some("hello", "/"));
     }
 

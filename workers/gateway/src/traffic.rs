@@ -225,11 +225,7 @@ mod tests {
         assert_eq!(second.longest_gap, ms(500));
         assert_eq!(
             second.arrived,
-            second.ok
-                + second.application_errors
-                + second.failed
-                + second.refused
-                + second.cancelled
+            second.ok + second.application_errors + second.failed + second.refused + second.cancelled
         );
     }
 

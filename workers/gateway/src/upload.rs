@@ -171,10 +171,7 @@ impl Body for UploadBody {
     type Data = Bytes;
     type Error = UploadError;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, UploadError>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, UploadError>>> {
         let Some(reader) = &mut self.0 else {
             return Poll::Ready(None);
         };
@@ -222,9 +219,7 @@ impl Body for UploadBody {
     fn is_end_stream(&self) -> bool {
         self.0.as_ref().is_none_or(|reader| {
             let state = reader.shared.lock();
-            state.ended
-                && reader.next >= state.record.len()
-                && (state.trailers.is_none() || reader.trailers_sent)
+            state.ended && reader.next >= state.record.len() && (state.trailers.is_none() || reader.trailers_sent)
         })
     }
 

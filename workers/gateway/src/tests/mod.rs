@@ -1,0 +1,10 @@
+//! The gateway against real sockets: small servers as instances, raw clients where the bytes matter.
+#![allow(clippy::unwrap_used)]
+
+mod door;
+mod load;
+mod queue;
+mod resilience;
+mod routing;
+mod streaming;
+mod support;
