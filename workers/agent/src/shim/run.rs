@@ -94,7 +94,8 @@ fn shim(dir: &Path) -> io::Result<()> {
         signals.add(signal);
     }
     signals.thread_block()?;
-    let signals = SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
+    let blocked = signals;
+    let signals = SignalFd::with_flags(&blocked, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
     let _ = std::fs::remove_file(wire::SOCKET);
     let listener = UnixListener::bind(wire::SOCKET)?;
     listener.set_nonblocking(true)?;
@@ -121,7 +122,7 @@ fn shim(dir: &Path) -> io::Result<()> {
         kill_at: None,
         killed: false,
     };
-    match start(&spec) {
+    match start(&spec, &blocked) {
         Ok(started) => {
             shim.state.main = Some(started.main);
             shim.outputs = started.outputs;
@@ -146,7 +147,7 @@ struct Output {
     is_stderr: bool,
 }
 
-fn start(spec: &Spec) -> Result<Started, Event> {
+fn start(spec: &Spec, blocked: &SigSet) -> Result<Started, Event> {
     let failed = |code: &str, reason: String| Event::Failed {
         code: code.to_owned(),
         reason,
@@ -176,7 +177,12 @@ fn start(spec: &Spec) -> Result<Started, Event> {
         .stdin(Stdio::null())
         .stdout(out_writer)
         .stderr(err_writer);
-    let child = command.spawn().map_err(|error| match error.kind() {
+    // A command inherits the mask and would never hear SIGTERM. A shim that is itself ended in this moment is found out
+    // about like one that is killed later.
+    blocked.thread_unblock().map_err(|error| spawn_failed(error.into()))?;
+    let spawned = command.spawn();
+    blocked.thread_block().map_err(|error| spawn_failed(error.into()))?;
+    let child = spawned.map_err(|error| match error.kind() {
         ErrorKind::NotFound => failed(
             "command_not_found",
             format!("there is no command `{program}` on this node"),
@@ -240,6 +246,17 @@ struct Shim {
 impl Shim {
     fn run(mut self, signals: &SignalFd, listener: &UnixListener) -> io::Result<()> {
         loop {
+            // First, since the command may have ended before its end could raise a signal.
+            if self.reap()? {
+                self.pump_outputs();
+                let exit = self.exit.take().unwrap_or_default();
+                let killed = self.killed;
+                return self.tell(Event::Gone { exit, killed });
+            }
+            if self.kill_at.is_some_and(|at| Instant::now() >= at) {
+                self.killed |= tree::kill_descendants(self.state.shim.pid) > 0;
+                self.kill_at = Some(Instant::now() + SWEEP);
+            }
             self.wait(signals, listener)?;
             while let Ok(Some(signal)) = signals.read_signal() {
                 let number = i32::try_from(signal.ssi_signo).unwrap_or(0);
@@ -251,16 +268,6 @@ impl Shim {
             self.pump_outputs();
             self.accept(listener);
             self.answer()?;
-            if self.reap()? {
-                self.pump_outputs();
-                let exit = self.exit.take().unwrap_or_default();
-                let killed = self.killed;
-                return self.tell(Event::Gone { exit, killed });
-            }
-            if self.kill_at.is_some_and(|at| Instant::now() >= at) {
-                self.killed |= tree::kill_descendants(self.state.shim.pid) > 0;
-                self.kill_at = Some(Instant::now() + SWEEP);
-            }
         }
     }
 
