@@ -1,0 +1,25 @@
+-- One row an event. `id` = sequence * 2^20 + index, so that the ledger's order is the table's. `body` is the event's
+-- stored body; what people read of it is rendered when asked for.
+CREATE TABLE IF NOT EXISTS events (
+    id          INTEGER PRIMARY KEY,
+    time        INTEGER NOT NULL,
+    kind        INTEGER NOT NULL,
+    version     INTEGER NOT NULL,
+    tenant      TEXT,
+    target      TEXT NOT NULL,
+    target_name TEXT NOT NULL,
+    change      TEXT NOT NULL,
+    reason      TEXT NOT NULL,
+    actor       TEXT NOT NULL,
+    cause       TEXT NOT NULL,
+    trace       BLOB,
+    command     BLOB NOT NULL,
+    body        BLOB NOT NULL
+) STRICT;
+
+-- Which entities an event concerns, by the number that stands for an entity.
+CREATE TABLE IF NOT EXISTS event_about (
+    entity INTEGER NOT NULL,
+    event  INTEGER NOT NULL,
+    PRIMARY KEY (entity, event)
+) STRICT, WITHOUT ROWID;

@@ -1,0 +1,93 @@
+//! The last rows of what the state forgets.
+//!
+//! The state keeps a few ended instances a service; read models keep all. One event may both end and forget an
+//! instance (two hundred are cancelled at once, sixteen are kept), so its last row is rendered before the event and
+//! completed from it. Instances that changed earlier in the same batch, and whose rows are therefore not written yet,
+//! are rendered too: where a batch ends must not show in the tables.
+
+use std::collections::HashSet;
+
+use tidemill_domain::events::Event;
+use tidemill_domain::id::{InstanceId, ServiceId};
+use tidemill_domain::state::{ENDED_KEPT, Entity, EventMeta, State};
+
+use super::view::Retired;
+use crate::rows::{InstanceRow, ServiceRow, instance_row, service_row};
+
+/// Rows of what an event may make the state forget.
+#[derive(Default)]
+pub(super) struct Leaving {
+    instances: Vec<InstanceRow>,
+    service: Option<ServiceRow>,
+}
+
+impl Leaving {
+    /// Renders, from the state before `event`, what the event may remove. `dirty` = changed in this batch.
+    pub(super) fn before(event: &Event, state: &State, dirty: &HashSet<Entity>) -> Self {
+        let ending: &[InstanceId] = match event {
+            Event::InstanceStopped(e) => std::slice::from_ref(&e.instance),
+            Event::InstanceFailed(e) => std::slice::from_ref(&e.instance),
+            Event::InstancesLost(e) => &e.instances,
+            Event::InstancesCancelled(e) => &e.instances,
+            // Their instances keep their holds, and with them their place in the state, but push others out.
+            Event::NodeLost(e) => &e.instances,
+            Event::NodeLeft(e) => &e.instances,
+            Event::ServiceDeleted(e) => {
+                let service = state.services.get(&e.service);
+                let listed = service.iter().flat_map(|s| s.live.iter().chain(&s.ended));
+                return Self {
+                    instances: listed
+                        .filter(|id| dirty.contains(&Entity::Instance(**id)))
+                        .filter_map(|id| instance_row(state, *id))
+                        .collect(),
+                    service: service_row(state, e.service),
+                };
+            }
+            _ => return Self::default(),
+        };
+        let services: HashSet<ServiceId> = ending
+            .iter()
+            .filter_map(|id| state.instances.get(id))
+            .map(|i| i.service)
+            .collect();
+        let mut candidates: HashSet<InstanceId> = HashSet::new();
+        for service in services.iter().filter_map(|id| state.services.get(id)) {
+            if service.ended.len() + ending.len() <= ENDED_KEPT {
+                continue;
+            }
+            candidates.extend(service.ended.iter().filter(|id| dirty.contains(&Entity::Instance(**id))));
+            let own = |id: &&InstanceId| state.instances.get(id).is_some_and(|i| i.service == service.id);
+            candidates.extend(ending.iter().filter(own));
+        }
+        Self {
+            instances: candidates.into_iter().filter_map(|id| instance_row(state, id)).collect(),
+            service: None,
+        }
+    }
+
+    /// What the event did remove, each with its last row.
+    pub(super) fn after<'a>(
+        self,
+        event: &'a Event,
+        meta: &'a EventMeta,
+        state: &'a State,
+    ) -> impl Iterator<Item = Retired> + 'a {
+        let named = |id: InstanceId| match event {
+            Event::InstanceStopped(e) => e.instance == id,
+            Event::InstanceFailed(e) => e.instance == id,
+            Event::InstancesLost(e) => e.instances.contains(&id),
+            Event::InstancesCancelled(e) => e.instances.contains(&id),
+            _ => false,
+        };
+        let instances = self
+            .instances
+            .into_iter()
+            .filter(|row| !state.instances.contains_key(&row.id))
+            .map(move |row| if named(row.id) { row.end_by(event, meta) } else { row })
+            .map(Retired::Instance);
+        let service = self
+            .service
+            .map(|row| Retired::Service(row.deleted(meta.address.sequence)));
+        instances.chain(service)
+    }
+}

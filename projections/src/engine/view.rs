@@ -1,0 +1,312 @@
+//! A view: a converter from what happened to rows, and the table they go to.
+//!
+//! Current rows are converted once a batch for each entity that changed; histories once an event. A converter is a
+//! function of the state in `rows` or `history`; what stands here is the sink: one upsert each. To add a read model:
+//! a row in `rows`, a table in a new migration and in `schema.sql`, a sink here, a line in [`views`].
+
+use std::cell::RefCell;
+
+use rusqlite::{CachedStatement, Connection, params};
+use serde::Serialize;
+use tidemill_domain::commit::{Address, CommitHeader};
+use tidemill_domain::events::Event;
+use tidemill_domain::state::{Entity, State};
+
+use crate::history::{Told, actor_text, cause_text, entity_key, entity_text};
+use crate::rows::{
+    InstanceRow, ServiceRow, device_row, instance_row, node_row, queue_row, service_row, supply_word,
+};
+
+/// Bits of an event's number that are its index in the record: a record's 256 KiB hold fewer events than that.
+pub const INDEX_BITS: u32 = 20;
+
+/// The number of an event in the events table.
+pub fn event_number(address: Address) -> i64 {
+    (address.sequence << INDEX_BITS | u64::from(address.index)).cast_signed()
+}
+
+/// The address behind an event's number.
+pub fn event_address(number: i64) -> Address {
+    let number = number.cast_unsigned();
+    Address {
+        sequence: number >> INDEX_BITS,
+        index: (number & ((1 << INDEX_BITS) - 1)) as u32,
+    }
+}
+
+/// One event on its way into histories.
+pub struct HistoryEvent<'a> {
+    /// Where it stands.
+    pub address: Address,
+    /// Who, why, when.
+    pub header: &'a CommitHeader,
+    /// What happened.
+    pub event: &'a Event,
+    /// In words, with what it concerns.
+    pub told: &'a Told,
+}
+
+/// The last row of what the state forgets.
+pub enum Retired {
+    /// An instance.
+    Instance(InstanceRow),
+    /// A service.
+    Service(ServiceRow),
+}
+
+/// Writes rows of one kind. Each method is called inside the batch's transaction.
+pub trait View: Send {
+    /// An event, in order.
+    fn event(&self, _conn: &Connection, _event: &HistoryEvent<'_>) -> rusqlite::Result<()> {
+        Ok(())
+    }
+
+    /// An entity that changed, with the state as it is at the end of the batch.
+    fn entity(&self, _conn: &Connection, _state: &State, _entity: &Entity) -> rusqlite::Result<()> {
+        Ok(())
+    }
+
+    /// An entity that the state forgets.
+    fn retire(&self, _conn: &Connection, _retired: &Retired) -> rusqlite::Result<()> {
+        Ok(())
+    }
+}
+
+/// Every view.
+pub fn views() -> Vec<Box<dyn View>> {
+    vec![
+        Box::new(Nodes),
+        Box::new(Devices),
+        Box::new(Services),
+        Box::new(Instances),
+        Box::new(Queue),
+        Box::new(Events::default()),
+    ]
+}
+
+fn json(row: &impl Serialize) -> rusqlite::Result<String> {
+    serde_json::to_string(row).map_err(|e| rusqlite::Error::ToSqlConversionFailure(Box::new(e)))
+}
+
+fn cached<'a>(conn: &'a Connection, sql: &str) -> rusqlite::Result<CachedStatement<'a>> {
+    conn.prepare_cached(sql)
+}
+
+struct Nodes;
+
+impl View for Nodes {
+    fn entity(&self, conn: &Connection, state: &State, entity: &Entity) -> rusqlite::Result<()> {
+        let Entity::Node(id) = entity else { return Ok(()) };
+        let Some(row) = node_row(state, *id) else { return Ok(()) };
+        cached(
+            conn,
+            "INSERT INTO nodes (id, sort, state, supply, provider, since, body) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+             ON CONFLICT (id) DO UPDATE SET state = excluded.state, supply = excluded.supply,
+             provider = excluded.provider, body = excluded.body",
+        )?
+        .execute(params![
+            id.to_string(),
+            row.sort_key(),
+            row.state,
+            supply_word(&row.supply),
+            row.provider,
+            row.joined_at.0,
+            json(&row)?,
+        ])?;
+        Ok(())
+    }
+}
+
+struct Devices;
+
+impl View for Devices {
+    fn entity(&self, conn: &Connection, state: &State, entity: &Entity) -> rusqlite::Result<()> {
+        let Entity::Device(id) = entity else { return Ok(()) };
+        let (Some(row), Some(device)) = (device_row(state, *id), state.devices.get(id)) else {
+            return Ok(());
+        };
+        let classes = device.classes();
+        cached(
+            conn,
+            "INSERT INTO devices (id, uuid, sort, node, state, supply, provider, model, free, held, draining, dirty,
+             quarantined, lost, body) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)
+             ON CONFLICT (id) DO UPDATE SET sort = excluded.sort, node = excluded.node, state = excluded.state,
+             supply = excluded.supply, provider = excluded.provider, model = excluded.model, free = excluded.free,
+             held = excluded.held, draining = excluded.draining, dirty = excluded.dirty,
+             quarantined = excluded.quarantined, lost = excluded.lost, body = excluded.body",
+        )?
+        .execute(params![
+            id.to_string(),
+            row.uuid,
+            row.sort_key(),
+            row.node.to_string(),
+            row.state,
+            supply_word(&row.supply),
+            row.provider,
+            row.model,
+            classes.free.0,
+            classes.held.0,
+            classes.draining.0,
+            classes.dirty.0,
+            classes.quarantined.0,
+            classes.lost.0,
+            json(&row)?,
+        ])?;
+        Ok(())
+    }
+}
+
+struct Services;
+
+impl Services {
+    fn put(conn: &Connection, row: &ServiceRow, present: bool) -> rusqlite::Result<()> {
+        cached(
+            conn,
+            "INSERT INTO services (id, sort, tenant, name, present, state, since, body)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+             ON CONFLICT (id) DO UPDATE SET present = excluded.present, state = excluded.state,
+             since = excluded.since, body = excluded.body",
+        )?
+        .execute(params![
+            row.id.to_string(),
+            row.sort_key(),
+            row.tenant.as_str(),
+            row.name.as_str(),
+            present,
+            row.state,
+            row.desired_since.0,
+            json(row)?,
+        ])?;
+        Ok(())
+    }
+}
+
+impl View for Services {
+    fn entity(&self, conn: &Connection, state: &State, entity: &Entity) -> rusqlite::Result<()> {
+        let Entity::Service(id) = entity else { return Ok(()) };
+        match service_row(state, *id) {
+            Some(row) => Self::put(conn, &row, true),
+            None => Ok(()),
+        }
+    }
+
+    fn retire(&self, conn: &Connection, retired: &Retired) -> rusqlite::Result<()> {
+        match retired {
+            Retired::Service(row) => Self::put(conn, row, false),
+            Retired::Instance(_) => Ok(()),
+        }
+    }
+}
+
+struct Instances;
+
+impl Instances {
+    fn put(conn: &Connection, row: &InstanceRow, present: bool) -> rusqlite::Result<()> {
+        cached(
+            conn,
+            "INSERT INTO instances (id, sort, service, tenant, node, present, state, since, body)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+             ON CONFLICT (id) DO UPDATE SET node = excluded.node, present = excluded.present,
+             state = excluded.state, since = excluded.since, body = excluded.body",
+        )?
+        .execute(params![
+            row.id.to_string(),
+            row.sort_key(),
+            row.service.to_string(),
+            row.tenant.as_str(),
+            row.node.map(|n| n.to_string()),
+            present,
+            row.state,
+            row.since.0,
+            json(row)?,
+        ])?;
+        Ok(())
+    }
+}
+
+impl View for Instances {
+    fn entity(&self, conn: &Connection, state: &State, entity: &Entity) -> rusqlite::Result<()> {
+        let Entity::Instance(id) = entity else { return Ok(()) };
+        if let Some(row) = instance_row(state, *id) {
+            return Self::put(conn, &row, true);
+        }
+        // Forgotten by the state: its last row stands already, from an earlier batch or as retired.
+        cached(conn, "UPDATE instances SET present = 0 WHERE id = ?1")?.execute([id.to_string()])?;
+        Ok(())
+    }
+
+    fn retire(&self, conn: &Connection, retired: &Retired) -> rusqlite::Result<()> {
+        match retired {
+            Retired::Instance(row) => Self::put(conn, row, false),
+            Retired::Service(_) => Ok(()),
+        }
+    }
+}
+
+struct Queue;
+
+impl View for Queue {
+    fn entity(&self, conn: &Connection, state: &State, entity: &Entity) -> rusqlite::Result<()> {
+        let Entity::Service(id) = entity else { return Ok(()) };
+        let Some(row) = queue_row(state, *id) else {
+            cached(conn, "DELETE FROM queue WHERE id = ?1")?.execute([id.to_string()])?;
+            return Ok(());
+        };
+        cached(
+            conn,
+            "INSERT INTO queue (id, sort, tenant, since, body) VALUES (?1, ?2, ?3, ?4, ?5)
+             ON CONFLICT (id) DO UPDATE SET since = excluded.since, body = excluded.body",
+        )?
+        .execute(params![
+            id.to_string(),
+            row.sort_key(),
+            row.tenant.as_str(),
+            row.since.0,
+            json(&row)?
+        ])?;
+        Ok(())
+    }
+}
+
+#[derive(Default)]
+struct Events {
+    body: RefCell<Vec<u8>>,
+}
+
+impl View for Events {
+    fn event(&self, conn: &Connection, event: &HistoryEvent<'_>) -> rusqlite::Result<()> {
+        let (kind, version) = event.event.kind();
+        let number = event_number(event.address);
+        let mut buffer = self.body.borrow_mut();
+        buffer.clear();
+        *buffer = event.event.encode_body(std::mem::take(&mut *buffer));
+        let told = event.told;
+        let description = &told.description;
+        cached(
+            conn,
+            "INSERT INTO events (id, time, kind, version, tenant, target, target_name, change, reason, actor, cause,
+             trace, command, body) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
+        )?
+        .execute(params![
+            number,
+            event.header.recorded_at.0,
+            kind,
+            version,
+            told.tenant.as_ref().map(|t| t.as_str()),
+            entity_text(&description.target),
+            description.name,
+            description.change,
+            description.reason,
+            actor_text(&event.header.actor),
+            cause_text(event.header.cause),
+            event.header.trace.map(|t| t.trace_id),
+            event.header.command.0,
+            *buffer,
+        ])?;
+        let mut about = cached(conn, "INSERT INTO event_about (entity, event) VALUES (?1, ?2)")?;
+        for entity in &told.about {
+            about.execute(params![entity_key(entity), number])?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,147 @@
+//! What to list: filters, paging, and where a page stood.
+//!
+//! The same [`Filter`] narrows a list from the read models and one from time travel. A filter that a list cannot honour
+//! is an error and not ignored: a script that asks for one tenant's devices must not be shown everybody's.
+
+use serde::{Deserialize, Serialize};
+use tidemill_bus::digest::Anchor;
+use tidemill_domain::events::node::Supply;
+use tidemill_domain::id::{NodeId, ServiceId};
+use tidemill_domain::state::Entity;
+use tidemill_domain::time::Timestamp;
+use tidemill_domain::unit::Name;
+
+/// Most rows of a page, and how many there are when none are asked for.
+pub const PAGE: usize = 10_000;
+
+/// Narrows `nodes`, `devices`, `services`, `instances`, `queue`. Empty = everything.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Filter {
+    /// Any of these states, in the contract's words.
+    pub state: Vec<String>,
+    /// Any of these supply kinds; of instances: of the node they were placed on.
+    pub supply: Vec<Supply>,
+    /// Any of these providers; of instances: of the node they were placed on.
+    pub provider: Vec<String>,
+    /// Of this tenant.
+    pub tenant: Option<Name>,
+    /// Not before: a node's first joining, a service's last change of replica count, the last thing that happened to
+    /// an instance, the begin of waiting.
+    pub since: Option<Timestamp>,
+    /// Instances of this service.
+    pub service: Option<ServiceId>,
+    /// Instances or devices on this node.
+    pub node: Option<NodeId>,
+    /// Also services and instances that are over and that the state has forgotten. Only the read models know them.
+    pub forgotten: bool,
+    /// Behind this row: [`Page::next`] of the page before.
+    pub after: Option<String>,
+    /// At most so many rows; [`PAGE`] if none.
+    pub limit: Option<usize>,
+}
+
+/// Narrows `events`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EventFilter {
+    /// Of records behind this sequence.
+    pub after: u64,
+    /// Behind this address: [`Page::next`] of the page before. Wins over `after`.
+    pub page: Option<String>,
+    /// Up to and including this record.
+    pub until: Option<u64>,
+    /// That concern this entity.
+    pub about: Option<Entity>,
+    /// About this tenant's workloads.
+    pub tenant: Option<Name>,
+    /// Of any of these kinds.
+    pub kinds: Vec<String>,
+    /// Recorded at or after.
+    pub since: Option<Timestamp>,
+    /// The last ones instead of the first ones; still shown oldest first, and without a next page.
+    pub newest: bool,
+    /// At most so many rows; [`PAGE`] if none.
+    pub limit: Option<usize>,
+}
+
+/// Rows, and where they stand.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Page<T> {
+    /// The rows.
+    pub rows: Vec<T>,
+    /// To be given as `after` (events: `page`) for the rows behind these; none on the last page.
+    pub next: Option<String>,
+    /// The ledger's place that the rows are of.
+    pub anchor: Anchor,
+}
+
+/// A list and what narrows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum List {
+    /// `nodes`.
+    Nodes,
+    /// `devices`.
+    Devices,
+    /// `services`.
+    Services,
+    /// `instances`.
+    Instances,
+    /// `queue`.
+    Queue,
+}
+
+impl List {
+    /// Its name in URLs and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            List::Nodes => "nodes",
+            List::Devices => "devices",
+            List::Services => "services",
+            List::Instances => "instances",
+            List::Queue => "queue",
+        }
+    }
+}
+
+/// The list cannot be narrowed so.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{list}` cannot be narrowed by `{filter}`")]
+pub struct NotApplicable {
+    /// The list.
+    pub list: &'static str,
+    /// The filter.
+    pub filter: &'static str,
+}
+
+impl Filter {
+    /// Whether `list` can honour everything that is set.
+    pub fn check(&self, list: List) -> Result<(), NotApplicable> {
+        use List::{Devices, Instances, Nodes, Queue, Services};
+        let set: [(&'static str, bool, &[List]); 7] = [
+            ("state", !self.state.is_empty(), &[Nodes, Devices, Services, Instances]),
+            ("supply", !self.supply.is_empty(), &[Nodes, Devices, Instances]),
+            ("provider", !self.provider.is_empty(), &[Nodes, Devices, Instances]),
+            ("tenant", self.tenant.is_some(), &[Services, Instances, Queue]),
+            ("since", self.since.is_some(), &[Nodes, Services, Instances, Queue]),
+            ("service", self.service.is_some(), &[Instances]),
+            ("node", self.node.is_some(), &[Devices, Instances]),
+        ];
+        match set.iter().find(|(_, set, lists)| *set && !lists.contains(&list)) {
+            Some((filter, ..)) => Err(NotApplicable {
+                list: list.name(),
+                filter,
+            }),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn limit(&self) -> usize {
+        self.limit.unwrap_or(PAGE).min(PAGE)
+    }
+}
+
+impl EventFilter {
+    pub(crate) fn limit(&self) -> usize {
+        self.limit.unwrap_or(PAGE).min(PAGE)
+    }
+}
