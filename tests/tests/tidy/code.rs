@@ -75,11 +75,11 @@ fn every_module_says_what_it_is() {
 fn nothing_is_left_open() {
     let mut offenders = Vec::new();
     for source in everything() {
-        for (line, code, _) in source.lines() {
-            if ["todo!", "unimplemented!", "dbg!"]
-                .iter()
-                .any(|word| contains_word(code, word))
-            {
+        for (line, code, test) in source.lines() {
+            // A test's fixture may leave out what its cases do not use.
+            let open = ["todo!", "dbg!"].iter().any(|word| contains_word(code, word))
+                || !test && contains_word(code, "unimplemented!");
+            if open {
                 offenders.push(source.place(line));
             }
         }

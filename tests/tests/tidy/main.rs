@@ -102,7 +102,7 @@ fn nothing_speaks_of_where_it_was_built() {
             continue;
         };
         for (at, line) in text.lines().enumerate() {
-            if banned.iter().any(|word| line.contains(word)) {
+            if banned.iter().any(|word| begins_a_path(line, word)) {
                 offenders.push(format!("{}:{}: {}", path.display(), at + 1, line.trim()));
             }
         }
@@ -112,4 +112,12 @@ fn nothing_speaks_of_where_it_was_built() {
         "use a path relative to the checkout, a temporary directory of the system, or an example under /var/lib",
         offenders,
     );
+}
+
+/// Whether `prefix` stands in `line` as the beginning of a path rather than in the middle of one.
+fn begins_a_path(line: &str, prefix: &str) -> bool {
+    line.match_indices(prefix).any(|(at, _)| {
+        let before = line[..at].chars().next_back();
+        !before.is_some_and(|c| c.is_alphanumeric() || "-_.}".contains(c))
+    })
 }
