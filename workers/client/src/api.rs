@@ -190,11 +190,7 @@ impl Api {
     }
 
     /// Opens a stream of server-sent events, from the one after `last_event_id` if given.
-    pub async fn get_events(
-        &self,
-        path: &str,
-        last_event_id: Option<&str>,
-    ) -> Result<SseStream, ClientError> {
+    pub async fn get_events(&self, path: &str, last_event_id: Option<&str>) -> Result<SseStream, ClientError> {
         let lines = self
             .open(&Call {
                 accept: "text/event-stream",
@@ -274,28 +270,17 @@ impl Api {
             }
         }
         Err(ClientError::Unreachable {
-            tried: servers
-                .iter()
-                .map(ToString::to_string)
-                .collect::<Vec<_>>()
-                .join(", "),
+            tried: servers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
             reason,
         })
     }
 
-    fn request(
-        &self,
-        server: &ServerUrl,
-        call: &Call<'_>,
-    ) -> Result<Request<Full<Bytes>>, ClientError> {
+    fn request(&self, server: &ServerUrl, call: &Call<'_>) -> Result<Request<Full<Bytes>>, ClientError> {
         let mut builder = Request::builder()
             .method(&call.method)
             .uri(server.url(call.path))
             .header(header::ACCEPT, call.accept)
-            .header(
-                header::USER_AGENT,
-                concat!("tidemill/", env!("CARGO_PKG_VERSION")),
-            );
+            .header(header::USER_AGENT, concat!("tidemill/", env!("CARGO_PKG_VERSION")));
         if let Some(token) = &self.shared.token {
             builder = builder.header(header::AUTHORIZATION, token.header());
         }
@@ -326,7 +311,7 @@ fn refusal(server: &str, status: StatusCode, body: &[u8]) -> ClientError {
     match serde_json::from_slice::<Problem>(body) {
         Ok(mut problem) => {
             problem.status = status.as_u16();
-            ClientError::Problem(problem)
+            problem.into()
         }
         Err(_) => ClientError::Protocol {
             server: server.to_owned(),

@@ -25,11 +25,7 @@ impl Default for Backoff {
 impl Backoff {
     /// A back-off whose first wait is below `base` and whose longest is `cap`.
     pub fn new(base: Duration, cap: Duration) -> Self {
-        Self {
-            base,
-            cap,
-            tries: 0,
-        }
+        Self { base, cap, tries: 0 }
     }
 
     /// The longest wait possible.

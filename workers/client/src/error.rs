@@ -20,7 +20,7 @@ pub enum ClientError {
     },
     /// The server refused or failed, and said why.
     #[error(transparent)]
-    Problem(#[from] Problem),
+    Problem(Box<Problem>),
     /// Something answered, but not as this release of the protocol has it.
     #[error(
         "{server} gave an answer that cannot be understood: {reason} [protocol]\n  next: check that it is a tidemill server, not older or newer by more than two releases"
@@ -49,5 +49,11 @@ impl ClientError {
             Self::Problem(problem) => Some(problem),
             _ => None,
         }
+    }
+}
+
+impl From<Problem> for ClientError {
+    fn from(problem: Problem) -> Self {
+        Self::Problem(Box::new(problem))
     }
 }

@@ -175,10 +175,7 @@ where
         // Nobody will take events any more; without this the pump could wait for room.
         self.events.close();
         drop(self.close.take());
-        if timeout(Duration::from_secs(1), &mut self.task)
-            .await
-            .is_err()
-        {
+        if timeout(Duration::from_secs(1), &mut self.task).await.is_err() {
             self.task.abort();
         }
     }
@@ -198,7 +195,7 @@ type Socket = WebSocketStream<TcpStream>;
 /// Why a connection attempt or a connection ended.
 struct Ended {
     reason: String,
-    problem: Option<Problem>,
+    problem: Option<Box<Problem>>,
 }
 
 impl Ended {
@@ -261,18 +258,13 @@ where
         self.said = Some(ended.reason.clone());
         let event = LinkEvent::Disconnected {
             reason: ended.reason,
-            problem: ended.problem,
+            problem: ended.problem.map(|problem| *problem),
         };
         self.events.send(event).await.is_ok()
     }
 
     /// Pumps one connection until it ends. `None`: the owner closed or dropped the link.
-    async fn serve(
-        &mut self,
-        server: &ServerUrl,
-        socket: Socket,
-        closed: &mut oneshot::Receiver<()>,
-    ) -> Option<Ended> {
+    async fn serve(&mut self, server: &ServerUrl, socket: Socket, closed: &mut oneshot::Receiver<()>) -> Option<Ended> {
         let (queue, outgoing) = mpsc::channel(self.config.queue.max(1));
         let connection = Connection {
             server: server.to_string(),
@@ -283,12 +275,7 @@ where
         let (mut sink, stream) = socket.split();
         let (finish, mut finished) = oneshot::channel();
         let ended = {
-            let read = read(
-                stream,
-                self.events.clone(),
-                connection,
-                self.config.silent_after,
-            );
+            let read = read(stream, self.events.clone(), connection, self.config.silent_after);
             let write = write(&mut sink, outgoing, &mut finished, &self.config);
             tokio::pin!(read, write);
             tokio::select! {
@@ -309,11 +296,7 @@ where
             code: CloseCode::Normal,
             reason: "".into(),
         };
-        let _ = timeout(
-            Duration::from_millis(500),
-            sink.send(Message::Close(Some(frame))),
-        )
-        .await;
+        let _ = timeout(Duration::from_millis(500), sink.send(Message::Close(Some(frame)))).await;
         ended
     }
 }
@@ -333,10 +316,7 @@ async fn read<Out, In: DeserializeOwned>(
     loop {
         let message = match timeout(silent_after, stream.next()).await {
             Err(_) => {
-                return Some(Ended::new(format!(
-                    "nothing heard for {} ms",
-                    silent_after.as_millis()
-                )));
+                return Some(Ended::new(format!("nothing heard for {} ms", silent_after.as_millis())));
             }
             Ok(None) => return Some(Ended::new("the server ended the connection")),
             Ok(Some(Err(error))) => return Some(Ended::new(with_sources(&error))),
@@ -466,5 +446,8 @@ fn refused(response: http::Response<Option<Vec<u8>>>) -> Ended {
         Some(problem) => format!("refused: {} [{}]", problem.detail, problem.code),
         None => format!("refused with status {}", response.status()),
     };
-    Ended { reason, problem }
+    Ended {
+        reason,
+        problem: problem.map(Box::new),
+    }
 }

@@ -20,9 +20,7 @@ pub enum ServerUrlError {
     #[error("server address `{0}` is not of the form http://HOST:PORT [bad_server_url]")]
     Malformed(String),
     /// A scheme this release does not speak.
-    #[error(
-        "server address `{0}`: only http:// is spoken so far; put a TLS proxy in front [not_yet]"
-    )]
+    #[error("server address `{0}`: only http:// is spoken so far; put a TLS proxy in front [not_yet]")]
     Scheme(String),
     /// The list held no address at all.
     #[error("no server address given; set TIDEMILL_SERVER or --server [no_server]")]
@@ -73,10 +71,7 @@ impl FromStr for ServerUrl {
             None => return Err(malformed()),
         }
         let authority = uri.authority().ok_or_else(malformed)?.clone();
-        let host = authority
-            .host()
-            .trim_matches(|c| c == '[' || c == ']')
-            .to_owned();
+        let host = authority.host().trim_matches(|c| c == '[' || c == ']').to_owned();
         if host.is_empty() || uri.query().is_some() {
             return Err(malformed());
         }
@@ -137,10 +132,8 @@ impl Token {
     /// Reads a token from the first line of a file.
     pub fn from_file(path: &Path) -> Result<Self, TokenFileError> {
         let name = || path.display().to_string();
-        let text = std::fs::read_to_string(path).map_err(|source| TokenFileError::Unreadable {
-            path: name(),
-            source,
-        })?;
+        let text =
+            std::fs::read_to_string(path).map_err(|source| TokenFileError::Unreadable { path: name(), source })?;
         text.lines()
             .next()
             .and_then(Self::new)
@@ -175,10 +168,7 @@ mod tests {
         assert_eq!(servers[1].url("/x"), "http://[::1]:7070/cell/x");
         assert_eq!((servers[2].host(), servers[2].port()), ("b", 80));
         assert_eq!(parse_servers(" ,"), Err(ServerUrlError::Empty));
-        assert!(matches!(
-            parse_servers("https://a"),
-            Err(ServerUrlError::Scheme(_))
-        ));
+        assert!(matches!(parse_servers("https://a"), Err(ServerUrlError::Scheme(_))));
         for bad in ["a:7070", "http://", "//x", "http://a?x=1"] {
             assert!(parse_servers(bad).is_err(), "{bad}");
         }

@@ -37,14 +37,12 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Inf
         "/lines" => (StatusCode::OK, "one\r\ntwo\n\nlast".to_owned()),
         "/events" => (
             StatusCode::OK,
-            ": hello\n\nid: 7\nevent: change\ndata: a\ndata: b\n\nid: 8\ndata:c\n\ndata: cut off"
-                .to_owned(),
+            ": hello\n\nid: 7\nevent: change\ndata: a\ndata: b\n\nid: 8\ndata:c\n\ndata: cut off".to_owned(),
         ),
         "/plain" => (StatusCode::BAD_GATEWAY, "<html>".to_owned()),
         _ => (
             StatusCode::CONFLICT,
-            serde_json::to_string(&Problem::new(409, "name_taken", "taken", "choose another"))
-                .unwrap(),
+            serde_json::to_string(&Problem::new(409, "name_taken", "taken", "choose another")).unwrap(),
         ),
     };
     let response = Response::builder().status(status);
@@ -58,8 +56,7 @@ async fn serve() -> ServerUrl {
         loop {
             let (stream, _) = listener.accept().await.unwrap();
             tokio::spawn(
-                hyper::server::conn::http1::Builder::new()
-                    .serve_connection(TokioIo::new(stream), service_fn(answer)),
+                hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service_fn(answer)),
             );
         }
     });
@@ -93,10 +90,7 @@ async fn a_call_goes_round_to_a_server_that_answers() {
 async fn failures_are_told_apart() {
     let api = Api::new(vec![nobody().await], None);
     let error = api.get_json::<Value>("/echo").await.unwrap_err();
-    assert!(
-        matches!(error, ClientError::Unreachable { .. }),
-        "{error:?}"
-    );
+    assert!(matches!(error, ClientError::Unreachable { .. }), "{error:?}");
     let api = Api::new(vec![serve().await], None);
     let error = api.get_json::<Value>("/refused").await.unwrap_err();
     assert_eq!(error.code(), "name_taken");

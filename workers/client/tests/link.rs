@@ -42,9 +42,7 @@ async fn heard(socket: &mut WebSocketStream<TcpStream>) -> Option<Word> {
 }
 
 async fn soon<F: Future>(future: F) -> F::Output {
-    timeout(Duration::from_secs(10), future)
-        .await
-        .expect("within 10 s")
+    timeout(Duration::from_secs(10), future).await.expect("within 10 s")
 }
 
 fn open(servers: Vec<ServerUrl>) -> Link<Word, Word> {
@@ -81,10 +79,7 @@ async fn a_lost_connection_comes_back_and_carries_nothing_over() {
     assert!(old.send(word("stale")).await.is_err());
     new.send(word("two")).await.unwrap();
     assert_eq!(heard(&mut second).await, Some(word("two")));
-    second
-        .send(Message::text(r#"{"not":"a word"}"#))
-        .await
-        .unwrap();
+    second.send(Message::text(r#"{"not":"a word"}"#)).await.unwrap();
     second.send(Message::text(r#""three""#)).await.unwrap();
     let LinkEvent::Message(message) = soon(link.next()).await.unwrap() else {
         panic!("a message that cannot be understood must be skipped");
