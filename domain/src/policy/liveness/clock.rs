@@ -20,9 +20,9 @@ struct Door {
     heard: Span,
     /// Its latest stamp.
     stamp: Timestamp,
-    /// Raised each time it was away.
-    absences: u64,
-    /// Where `heard` stood when it came back last.
+    /// Number of its present stay, from its coming to its being away; never the number of another stay of any door.
+    stay: u64,
+    /// Where `heard` stood when it came last.
     returned: Span,
     /// It said that it ends.
     stopping: bool,
@@ -36,16 +36,18 @@ struct Door {
 #[derive(Debug, Clone, Default)]
 pub struct Doors {
     doors: BTreeMap<String, Door>,
+    stays: u64,
 }
 
 impl Doors {
     /// An observation stamped `stamp` by `door` was handed over at `at` on the detector's monotonic clock.
     pub fn heard(&mut self, door: &str, stamp: Timestamp, sequence: u64, at: Span) {
         let Some(entry) = self.doors.get_mut(door) else {
+            self.stays += 1;
             let fresh = Door {
                 heard: Span::ZERO,
                 stamp,
-                absences: 0,
+                stay: self.stays,
                 returned: Span::ZERO,
                 stopping: false,
                 at,
@@ -58,7 +60,8 @@ impl Doors {
         // A stamp far behind the last one is a clock set back, or another process under the same name.
         let set_back = entry.stamp.since(stamp) > DOOR_GAP;
         if step > DOOR_GAP || set_back || entry.stopping {
-            entry.absences += 1;
+            self.stays += 1;
+            entry.stay = self.stays;
             entry.returned = entry.heard;
             entry.stopping = false;
             entry.stamp = stamp;
@@ -80,7 +83,8 @@ impl Doors {
     /// Observations are missing: nothing is known about the time in between.
     pub fn interrupted(&mut self) {
         for door in self.doors.values_mut() {
-            door.absences += 1;
+            self.stays += 1;
+            door.stay = self.stays;
             door.returned = door.heard;
         }
     }
@@ -114,7 +118,7 @@ impl Door {
 #[derive(Debug, Clone)]
 struct Mark {
     door: String,
-    absences: u64,
+    stay: u64,
     /// The door's clock then, or later where a grace was given.
     heard: Span,
     /// It was not heard there: this is when its grace ends.
@@ -155,7 +159,7 @@ impl<K: Ord + Clone> Presence<K> {
         if let Some(mark) = self.marks.get_mut(&who)
             && mark.door == door
         {
-            mark.absences = clock.absences;
+            mark.stay = clock.stay;
             mark.heard = clock.heard;
             mark.presumed = false;
             mark.sequence = sequence;
@@ -163,7 +167,7 @@ impl<K: Ord + Clone> Presence<K> {
         }
         let mark = Mark {
             door: door.to_owned(),
-            absences: clock.absences,
+            stay: clock.stay,
             heard: clock.heard,
             presumed: false,
             sequence,
@@ -184,7 +188,7 @@ impl<K: Ord + Clone> Presence<K> {
             let door = doors.doors.get(name)?;
             let mark = Mark {
                 door: name.to_owned(),
-                absences: door.absences,
+                stay: door.stay,
                 heard: add(door.heard, RETURN_GRACE),
                 presumed: true,
                 sequence: door.sequence,
@@ -193,11 +197,11 @@ impl<K: Ord + Clone> Presence<K> {
         }
         let mark = self.marks.get(who)?;
         let door = doors.doors.get(&mark.door)?;
-        let same_stay = mark.absences == door.absences;
+        let same_stay = mark.stay == door.stay;
         let since = if same_stay {
             mark.heard
         } else {
-            add(door.returned, RETURN_GRACE).max(mark.heard)
+            add(door.returned, RETURN_GRACE)
         };
         Some(Silence {
             span: minus(door.heard, since),

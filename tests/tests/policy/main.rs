@@ -1,0 +1,8 @@
+//! The pure policies: what workers would ask for in a given state.
+#![allow(clippy::unwrap_used)]
+
+mod drive;
+mod liveness;
+mod placement;
+mod placement_properties;
+mod replicas;
