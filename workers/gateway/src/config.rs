@@ -35,7 +35,7 @@ pub struct Limits {
     pub max_connections: usize,
     /// Time in which a client must have sent a whole request head; also how long an idle connection is kept.
     pub header_timeout: Duration,
-    /// Bytes of one request head, in the read buffer.
+    /// Bytes of one request head.
     pub max_header_bytes: usize,
     /// Header fields of one request.
     pub max_headers: usize,

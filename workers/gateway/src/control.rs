@@ -34,6 +34,8 @@ pub(crate) struct Control {
     proxy: Arc<Proxy>,
     hello: GatewayHello,
     latest: watch::Sender<Option<Arc<Routes>>>,
+    /// A connection on which the door has not welcomed us yet; nothing but the hello may go over it.
+    greeting: Option<Door>,
     /// The connection, once its door has welcomed us.
     door: Option<Door>,
     beats: u64,
@@ -56,6 +58,7 @@ impl Control {
                 url,
             },
             latest,
+            greeting: None,
             door: None,
             beats: 0,
             unsent: Vec::new(),
@@ -97,18 +100,15 @@ impl Control {
                 event = event => match event {
                     Some(LinkEvent::Connected(door)) => {
                         let hello = GatewayMessage::Hello(self.hello.clone());
-                        // Nothing else may go before the door's welcome.
                         self.door = None;
-                        if door.try_send(hello).is_ok() {
-                            self.door = Some(door);
-                        }
+                        self.greeting = door.try_send(hello).is_ok().then_some(door);
                     }
                     Some(LinkEvent::Message(message)) => {
                         if let Some(pause) = self.message(message) {
                             beats = every(pause);
                         }
                     }
-                    Some(LinkEvent::Disconnected { .. }) => self.door = None,
+                    Some(LinkEvent::Disconnected { .. }) => self.disconnected(),
                     None => link = None,
                 },
             }
@@ -124,6 +124,9 @@ impl Control {
     fn message(&mut self, message: DoorToGateway) -> Option<Duration> {
         match message {
             DoorToGateway::Welcome(welcome) => {
+                if let Some(door) = self.greeting.take() {
+                    self.door = Some(door);
+                }
                 return Some(Duration::from_millis(welcome.beat_ms).max(BEAT_MIN));
             }
             DoorToGateway::Routes(routes) => self.routes(routes),
@@ -134,11 +137,16 @@ impl Control {
                     "the door refused this gateway: {}; serving the last routes",
                     problem.detail
                 );
-                self.door = None;
+                self.disconnected();
             }
             DoorToGateway::Unknown => tracing::debug!("message of a newer door skipped"),
         }
         None
+    }
+
+    fn disconnected(&mut self) {
+        self.door = None;
+        self.greeting = None;
     }
 
     fn routes(&mut self, routes: Routes) {

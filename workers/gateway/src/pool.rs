@@ -27,7 +27,6 @@ use crate::upload::UploadBody;
 const KEEPALIVE_TIME: Duration = Duration::from_secs(5);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(3);
 const KEEPALIVE_RETRIES: u32 = 3;
-const UNACKED_TIMEOUT: Duration = Duration::from_secs(15);
 /// Assumed until seen otherwise: shorter than any common server's keep-alive.
 const SHORTEST_IDLE_ASSUMED: Duration = Duration::from_secs(2);
 
@@ -210,7 +209,8 @@ impl Pool {
     }
 }
 
-/// No delay for small frames; dead peers noticed.
+/// No delay for small frames; dead peers noticed. `TCP_USER_TIMEOUT` would notice them with data under way too, but on
+/// Linux it also cuts a live peer that does not read for that long, and backpressure is not death.
 pub(crate) fn tune(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let socket = socket2::SockRef::from(stream);
@@ -220,7 +220,5 @@ pub(crate) fn tune(stream: &TcpStream) -> io::Result<()> {
             .with_interval(KEEPALIVE_INTERVAL)
             .with_retries(KEEPALIVE_RETRIES),
     )?;
-    #[cfg(target_os = "linux")]
-    socket.set_tcp_user_timeout(Some(UNACKED_TIMEOUT))?;
     Ok(())
 }

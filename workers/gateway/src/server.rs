@@ -30,6 +30,8 @@ use crate::pool::tune;
 use crate::proxy::Proxy;
 use crate::store;
 
+/// Bytes read ahead of what is passed on, per connection.
+const READ_BUFFER: usize = 128 * 1024;
 /// Pauses after a failed accept, as when the process is out of file descriptors.
 const ACCEPT_PAUSE_MIN: Duration = Duration::from_millis(10);
 const ACCEPT_PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -136,7 +138,8 @@ async fn accept(
     http.timer(TokioTimer::new())
         .header_read_timeout(limits.header_timeout)
         .max_headers(limits.max_headers)
-        .max_buf_size(limits.max_header_bytes);
+        .max_header_size(limits.max_header_bytes)
+        .max_buf_size(READ_BUFFER.max(limits.max_header_bytes));
     let http = Arc::new(http);
     let mut pause = ACCEPT_PAUSE_MIN;
     loop {

@@ -46,7 +46,6 @@ async fn a_killed_instance_costs_no_retriable_request() {
     let statuses: Vec<u16> = all.join_all().await.concat();
     assert_eq!(statuses.len(), 32 * 60);
     assert!(statuses.iter().all(|s| *s == 200), "{statuses:?}");
-    let service = gw.service();
     let second = gw.total();
     assert!(second.retries > 0, "the kill hit nothing");
     assert_eq!((second.failed, second.cut_streams), (0, 0));
