@@ -257,24 +257,25 @@ impl Fixture for Server {
     }
     async fn damage(&mut self, needle: &[u8]) {
         self.server.kill();
-        let blocks = self.server.store().join("jetstream/$G/streams/LEDGER_main/msgs");
-        let files = std::fs::read_dir(blocks).unwrap().map(|entry| entry.unwrap().path());
-        let changed = files.filter(|path| path.extension().is_some_and(|ext| ext == "blk"));
-        assert_eq!(changed.filter(|path| damage_file(path, needle)).count(), 1);
+        damage_blocks(&self.server, needle);
         self.server.restart().await;
     }
 }
 
-/// JetStream on three servers. Backups and damage of single replicas are the cluster's own to mend.
+/// JetStream on three servers.
 pub struct Cluster {
     pub cluster: NatsCluster,
+    backups: Vec<TempDir>,
 }
 
 impl Cluster {
     pub async fn create() -> Self {
         let cluster = NatsCluster::start().await;
         create(&cluster.urls(), 3).await;
-        Self { cluster }
+        Self {
+            cluster,
+            backups: (0..3).map(|_| tempfile::tempdir().unwrap()).collect(),
+        }
     }
 }
 
@@ -302,14 +303,36 @@ impl Fixture for Cluster {
             .unwrap();
     }
     async fn backup(&mut self) {
-        unimplemented!("not among the cluster's cases")
+        self.cluster.kill();
+        for (server, backup) in self.cluster.servers.iter().zip(&self.backups) {
+            copy_tree(&server.store(), backup.path());
+        }
+        self.cluster.restart().await;
     }
     async fn restore(&mut self) {
-        unimplemented!("not among the cluster's cases")
+        self.cluster.kill();
+        for (server, backup) in self.cluster.servers.iter().zip(&self.backups) {
+            std::fs::remove_dir_all(server.store()).unwrap();
+            copy_tree(backup.path(), &server.store());
+        }
+        self.cluster.restart().await;
     }
-    async fn damage(&mut self, _needle: &[u8]) {
-        unimplemented!("not among the cluster's cases")
+    /// All three copies, or the others would mend the one.
+    async fn damage(&mut self, needle: &[u8]) {
+        self.cluster.kill();
+        for server in &self.cluster.servers {
+            damage_blocks(server, needle);
+        }
+        self.cluster.restart().await;
     }
+}
+
+/// Damages one message in a stopped server's block files.
+fn damage_blocks(server: &NatsServer, needle: &[u8]) {
+    let blocks = server.store().join("jetstream/$G/streams/LEDGER_main/msgs");
+    let files = std::fs::read_dir(blocks).unwrap().map(|entry| entry.unwrap().path());
+    let blocks = files.filter(|path| path.extension().is_some_and(|ext| ext == "blk"));
+    assert_eq!(blocks.filter(|path| damage_file(path, needle)).count(), 1);
 }
 
 fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {

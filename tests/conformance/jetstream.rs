@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_nats::HeaderMap;
 use async_nats::client::Request;
-use tidemill_bus::jetstream::{JetStreamLedger, Nats};
+use tidemill_bus::jetstream::{JetStreamLedger, Nats, StreamLimits};
 use tidemill_bus::ledger::{AppendError, FindingState, Hints, Ledger};
 use tidemill_tests::nats::{NatsOptions, NatsServer};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -219,9 +219,31 @@ async fn creating_twice_and_opening_nothing_are_errors() {
     let missing = JetStreamLedger::open(&nats, &genesis().cell).await.err().unwrap();
     assert_eq!(missing.code(), "ledger_missing");
     create(&server.url(), 1).await;
-    let limits = tidemill_bus::jetstream::StreamLimits::default();
+    let limits = StreamLimits::default();
     let twice = JetStreamLedger::create(&nats, &genesis(), &limits).await.err().unwrap();
     assert_eq!(twice.code(), "ledger_exists");
+}
+
+/// A default that is larger than the server's disk must not keep a newcomer from starting; a choice is a choice.
+#[tokio::test]
+async fn the_default_size_limit_fits_the_server() {
+    let server = NatsServer::start_with(&NatsOptions {
+        max_file_store: Some(3 << 30),
+        ..NatsOptions::default()
+    })
+    .await;
+    let nats = Nats::connect(&server.url(), "test", Vec::new()).await.unwrap();
+    let chosen = StreamLimits {
+        max_bytes: Some(8 << 30),
+        ..StreamLimits::default()
+    };
+    let refused = JetStreamLedger::create(&nats, &genesis(), &chosen).await.err().unwrap();
+    assert_eq!(refused.code(), "ledger_unavailable");
+    let ledger = JetStreamLedger::create(&nats, &genesis(), &StreamLimits::default())
+        .await
+        .unwrap();
+    assert_eq!(ledger.tail().await.unwrap().capacity, Some(2 << 30));
+    assert_eq!(ledger.describe().await.wrong().count(), 0);
 }
 
 /// A server of 2024, as far as a client can tell before it asks for anything.

@@ -31,6 +31,8 @@ pub struct NatsServer {
 pub struct NatsOptions {
     /// Leaves `sync_interval` at the server's default instead of `always`.
     pub lazy_sync: bool,
+    /// Bytes JetStream may use on disk; the server's default if `None`.
+    pub max_file_store: Option<u64>,
     /// More lines of configuration.
     pub extra: String,
 }
@@ -71,11 +73,14 @@ impl NatsServer {
     fn prepare(name: &str, options: &NatsOptions) -> Self {
         let dir = tempfile::Builder::new().prefix("tidemill-nats-").tempdir().unwrap();
         let (port, monitor) = (free_port(), free_port());
+        let limit = options
+            .max_file_store
+            .map_or(String::new(), |bytes| format!("max_file_store: {bytes},"));
         let sync = if options.lazy_sync { "" } else { "sync_interval: always" };
         let store = dir.path().join("store");
         let config = format!(
             "server_name: {name}\nlisten: 127.0.0.1:{port}\nhttp: 127.0.0.1:{monitor}\n\
-             jetstream {{ store_dir: {store:?}, {sync} }}\n{}\n",
+             jetstream {{ store_dir: {store:?}, {limit} {sync} }}\n{}\n",
             options.extra
         );
         std::fs::write(dir.path().join("server.conf"), config).unwrap();
@@ -236,9 +241,14 @@ impl NatsCluster {
         &mut self.servers[index - 1]
     }
 
+    /// Ends all at once.
+    pub fn kill(&mut self) {
+        self.servers.iter_mut().for_each(NatsServer::kill);
+    }
+
     /// Ends all and starts all again.
     pub async fn restart(&mut self) {
-        self.servers.iter_mut().for_each(NatsServer::kill);
+        self.kill();
         self.servers.iter_mut().for_each(NatsServer::spawn);
         self.ready().await;
     }

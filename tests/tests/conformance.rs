@@ -54,5 +54,6 @@ conformance! {
         damage::a_changed_record_is_named, damage::an_older_backup_is_noticed, damage::a_deleted_ledger_stays_deleted;
     jetstream_r3(Cluster::create()):
         cases::order_density_and_chain, cases::two_writers_race, cases::a_foreign_record_stops_the_writer,
-        cases::full_then_resumed, cases::a_slow_reader_is_dense_across_restarts, damage::a_deleted_ledger_stays_deleted;
+        cases::full_then_resumed, cases::a_slow_reader_is_dense_across_restarts,
+        damage::a_changed_record_is_named, damage::an_older_backup_is_noticed, damage::a_deleted_ledger_stays_deleted;
 }

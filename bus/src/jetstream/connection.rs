@@ -171,6 +171,18 @@ impl ApiError {
         use async_nats::jetstream::ErrorCode;
         matches!(self, Self::JetStream(error) if error.err_code == ErrorCode::STREAM_NOT_FOUND.0)
     }
+
+    /// True if the server has less room than the stream would set aside.
+    pub(crate) fn is_too_large_a_limit(&self) -> bool {
+        use async_nats::jetstream::ErrorCode;
+        // In a cluster the same shortage reads "no suitable peers for placement".
+        let codes = [
+            ErrorCode::STORAGE_RESOURCES_EXCEEDED,
+            ErrorCode::INSUFFICIENT_RESOURCES,
+            ErrorCode::CLUSTER_NO_PEERS,
+        ];
+        matches!(self, Self::JetStream(error) if codes.contains(&ErrorCode(error.err_code)))
+    }
 }
 
 /// One line a change of state; what the client notes in between is for debugging.

@@ -13,6 +13,9 @@ use crate::ledger::OpenError;
 /// Stream settings as the JetStream API takes them, with `{cell}` to fill in.
 const TOPOLOGY: &str = include_str!("../../../migrations/jetstream/topology.json");
 
+/// A default size limit is not lowered below this.
+const SMALLEST_DEFAULT_BYTES: u64 = 256 << 20;
+
 const CELL_KEY: &str = "tidemill-cell";
 const LEDGER_ID_KEY: &str = "tidemill-ledger-id";
 
@@ -50,6 +53,8 @@ pub(crate) struct StreamSpec {
     pub(crate) name: String,
     pub(crate) subject: String,
     settings: Map<String, Value>,
+    /// The operator chose the size limit.
+    size_chosen: bool,
 }
 
 impl StreamSpec {
@@ -89,7 +94,28 @@ impl StreamSpec {
             name,
             subject,
             settings,
+            size_chosen: limits.max_bytes.is_some(),
         }
+    }
+
+    /// A server sets a stream's whole size limit aside when it is made. Where it has less than the default, half of that
+    /// will do, and so on; what an operator chose is left alone. False if it cannot be less.
+    fn halve_default_size(&mut self) -> bool {
+        let Some(bytes) = self.settings.get("max_bytes").and_then(Value::as_u64) else {
+            return false;
+        };
+        if self.size_chosen || bytes / 2 < SMALLEST_DEFAULT_BYTES {
+            return false;
+        }
+        let max_bytes = bytes / 2;
+        tracing::info!(
+            code = "nats_max_bytes",
+            stream = self.name,
+            max_bytes,
+            "the server lacks room for the default size limit"
+        );
+        self.settings.insert("max_bytes".to_owned(), json!(max_bytes));
+        true
     }
 
     /// Opens the stream, creating it if there is none. Not for ledgers.
@@ -197,13 +223,22 @@ pub(crate) async fn create(nats: &Nats, spec: &StreamSpec, genesis: &Genesis) ->
         Err(error) if error.is_stream_missing() => {}
         Err(error) => return Err(unavailable(&spec.name, &error)),
     }
-    let mut config = spec.settings.clone();
     let metadata = json!({ CELL_KEY: genesis.cell.as_str(), LEDGER_ID_KEY: genesis.ledger_id.to_string() });
-    config.insert("metadata".to_owned(), metadata);
-    let payload = Bytes::from(Value::Object(config).to_string());
-    let created: Result<StreamInfo, ApiError> = nats.api(&format!("STREAM.CREATE.{}", spec.name), payload).await;
-    let info = created.map_err(|error| unavailable(&spec.name, &error))?;
-    report_differences(spec, &info);
+    let mut spec = spec.clone();
+    let info = loop {
+        let mut config = spec.settings.clone();
+        config.insert("metadata".to_owned(), metadata.clone());
+        let payload = Bytes::from(Value::Object(config).to_string());
+        let created = nats
+            .api::<StreamInfo>(&format!("STREAM.CREATE.{}", spec.name), payload)
+            .await;
+        match created {
+            Ok(info) => break info,
+            Err(error) if error.is_too_large_a_limit() && spec.halve_default_size() => {}
+            Err(error) => return Err(unavailable(&spec.name, &error)),
+        }
+    };
+    report_differences(&spec, &info);
     Ok(())
 }
 
