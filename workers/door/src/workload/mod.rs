@@ -20,6 +20,7 @@ use tidemill_domain::command::DeclaredService;
 
 pub use error::WorkloadError;
 pub use reader::duration;
+pub(crate) use service::{DEVICE_KINDS, SUPPLIES};
 pub use tree::MAX_INPUT_BYTES;
 
 /// Most documents of a file.

@@ -1,0 +1,167 @@
+//! Who is connected.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use axum::extract::ws::Utf8Bytes;
+use tidemill_domain::commit::Address;
+use tidemill_domain::id::{InstanceId, NodeId};
+use tidemill_domain::state::State;
+use tidemill_protocol::agent::DoorMessage;
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
+
+use super::logs::{LogStream, LogTable};
+use super::socket::Outgoing;
+
+/// A message encoded once, for however many it goes to.
+pub(super) type Snapshot = Utf8Bytes;
+
+/// A connected agent as others see it.
+pub(super) struct AgentEntry {
+    pub(super) connection: u64,
+    /// Cancelled when a newer connection takes the node over.
+    pub(super) superseded: CancellationToken,
+    /// Woken when the node's work changed.
+    pub(super) work: Arc<Notify>,
+    /// The change it was woken for last.
+    seen: Address,
+    pub(super) outgoing: Outgoing<DoorMessage>,
+    pub(super) logs: Arc<LogTable>,
+}
+
+struct GatewayEntry {
+    connection: u64,
+    superseded: CancellationToken,
+}
+
+/// See the module.
+pub(crate) struct Registry {
+    next: AtomicU64,
+    agents: Mutex<HashMap<NodeId, AgentEntry>>,
+    gateways: Mutex<HashMap<String, GatewayEntry>>,
+    /// Routes as every gateway gets them.
+    pub(super) routes: watch::Sender<Option<Snapshot>>,
+    tasks: TaskTracker,
+}
+
+impl Default for Registry {
+    fn default() -> Self {
+        Self {
+            next: AtomicU64::new(1),
+            agents: Mutex::default(),
+            gateways: Mutex::default(),
+            routes: watch::Sender::new(None),
+            tasks: TaskTracker::new(),
+        }
+    }
+}
+
+impl Registry {
+    fn agents(&self) -> MutexGuard<'_, HashMap<NodeId, AgentEntry>> {
+        self.agents.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn gateways(&self) -> MutexGuard<'_, HashMap<String, GatewayEntry>> {
+        self.gateways.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A connection's number, unique within this process.
+    pub(super) fn number(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Counted until dropped: what the door's end waits for.
+    pub(super) fn task(&self) -> TaskTrackerToken {
+        self.tasks.token()
+    }
+
+    /// Waits until every connection has ended. To be called when no new ones come.
+    pub(crate) async fn ended(&self) {
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+
+    /// Enters a node's connection; an older one is told to end.
+    pub(super) fn enter_agent(
+        &self,
+        node: NodeId,
+        connection: u64,
+        outgoing: Outgoing<DoorMessage>,
+    ) -> (CancellationToken, Arc<Notify>, Arc<LogTable>) {
+        let entry = AgentEntry {
+            connection,
+            superseded: CancellationToken::new(),
+            work: Arc::new(Notify::new()),
+            seen: Address::default(),
+            outgoing,
+            logs: Arc::new(LogTable::default()),
+        };
+        let mine = (
+            entry.superseded.clone(),
+            Arc::clone(&entry.work),
+            Arc::clone(&entry.logs),
+        );
+        if let Some(older) = self.agents().insert(node, entry) {
+            older.superseded.cancel();
+        }
+        mine
+    }
+
+    /// Takes a connection out, unless a newer one stands there.
+    pub(super) fn leave_agent(&self, node: NodeId, connection: u64) {
+        let mut agents = self.agents();
+        if agents.get(&node).is_some_and(|entry| entry.connection == connection) {
+            agents.remove(&node);
+        }
+    }
+
+    pub(super) fn enter_gateway(&self, name: &str, connection: u64) -> CancellationToken {
+        let superseded = CancellationToken::new();
+        let entry = GatewayEntry {
+            connection,
+            superseded: superseded.clone(),
+        };
+        if let Some(older) = self.gateways().insert(name.to_owned(), entry) {
+            older.superseded.cancel();
+        }
+        superseded
+    }
+
+    pub(super) fn leave_gateway(&self, name: &str, connection: u64) {
+        let mut gateways = self.gateways();
+        if gateways.get(name).is_some_and(|entry| entry.connection == connection) {
+            gateways.remove(name);
+        }
+    }
+
+    /// Wakes the connections of nodes whose work changed.
+    pub(super) fn wake_changed(&self, state: &State) {
+        for (node, entry) in &mut *self.agents() {
+            if let Some(node) = state.nodes.get(node)
+                && node.work_changed != entry.seen
+            {
+                entry.seen = node.work_changed;
+                entry.work.notify_one();
+            }
+        }
+    }
+
+    /// Asks the node's agent for an instance's output; none if it is not connected here.
+    pub(crate) fn logs(
+        &self,
+        node: NodeId,
+        instance: InstanceId,
+        after: Option<u64>,
+        follow: bool,
+    ) -> Option<LogStream> {
+        let agents = self.agents();
+        let entry = agents.get(&node)?;
+        let stream = LogStream::begin(Arc::clone(&entry.logs), entry.outgoing.clone(), instance, after, follow);
+        drop(agents);
+        stream
+    }
+}
