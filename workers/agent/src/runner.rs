@@ -191,7 +191,7 @@ impl Runner {
             match output {
                 Output::Remember(stamp) => change.applied = Some(stamp),
                 Output::Fact { instance, body } => {
-                    tracing::info!(%instance, fact = ?body, "fact");
+                    tracing::debug!(%instance, fact = ?body, "fact");
                     change.facts.push(NewFact {
                         instance,
                         at_ms: clock::boottime_ms(),

@@ -282,9 +282,11 @@ async fn output_reaches_the_door() {
 
 #[tokio::test]
 async fn two_hundred_at_once() {
+    // More of them for measurements: `INSTANCES=1000 cargo test -p tidemill-agent two_hundred -- --nocapture`.
+    let number = std::env::var("INSTANCES").map_or(200, |number| number.parse().unwrap());
     let rig = Rig::new().await;
     let mut door = rig.connect().await;
-    let wishes: Vec<_> = (0..200)
+    let wishes: Vec<_> = (0..number)
         .map(|n| {
             let mut wish = rig.wish(&format!("inst-{n}"), &["sleep", "600"]);
             wish.devices.clear();
@@ -293,17 +295,19 @@ async fn two_hundred_at_once() {
         .collect();
     let began = Instant::now();
     door.desire(&wishes).await;
-    door.count(200, |fact| matches!(fact, FactBody::Started { .. })).await;
+    door.count(number, |fact| matches!(fact, FactBody::Started { .. }))
+        .await;
     let started = began.elapsed();
-    door.count(200, |fact| matches!(fact, FactBody::Ready { .. })).await;
+    door.count(number, |fact| matches!(fact, FactBody::Ready { .. })).await;
     let ready = began.elapsed();
     let shim = rig.parent(door.any_pid());
     let private = door::private_kib(shim);
     let stopping = Instant::now();
     door.desire([]).await;
-    door.count(200, |fact| matches!(fact, FactBody::Stopped { .. })).await;
+    door.count(number, |fact| matches!(fact, FactBody::Stopped { .. }))
+        .await;
     println!(
-        "200 instances: all started after {} ms, ready after {} ms, stopped within {} ms; a shim holds {private} KiB",
+        "{number} instances: all started after {} ms, ready after {} ms, stopped within {} ms; a shim holds {private} KiB",
         started.as_millis(),
         ready.as_millis(),
         stopping.elapsed().as_millis()

@@ -50,9 +50,6 @@ impl Core {
         if let Phase::Ended { .. } = entry.phase {
             return;
         }
-        if let Phase::Launching { .. } = entry.phase {
-            self.launching = self.launching.saturating_sub(1);
-        }
         self.finish(instance, FactBody::StartFailed { code, reason });
     }
 
@@ -128,13 +125,10 @@ impl Core {
                 code: code.clone(),
                 reason: reason.clone(),
             },
-            Phase::Queued | Phase::Launching { .. } => {
-                self.launching = self.launching.saturating_sub(1);
-                FactBody::StartFailed {
-                    code: "spawn_failed".to_owned(),
-                    reason,
-                }
-            }
+            Phase::Queued | Phase::Launching { .. } => FactBody::StartFailed {
+                code: "spawn_failed".to_owned(),
+                reason,
+            },
             Phase::Starting { .. } | Phase::Ready { .. } | Phase::Ending(Because::Own { .. }) => FactBody::Exited {
                 code: None,
                 signal: None,
@@ -151,6 +145,9 @@ impl Core {
             return;
         };
         let held = entry.holds().then(|| entry.devices.clone());
+        if let Phase::Launching { .. } = entry.phase {
+            self.launching = self.launching.saturating_sub(1);
+        }
         entry.phase = Phase::Ended { settled: false };
         entry.plan = None;
         if let Some(devices) = held {

@@ -9,7 +9,8 @@
 //! never starts again); the state file is replaced whole; the shim never waits for the agent, a disk or a reader of its
 //! output. It is single-threaded, without a runtime, so that a thousand of them cost little. Rejected: the agent as
 //! parent (its death would orphan the work and lose exit statuses), cgroups (need root or delegation, which a café's
-//! PC does not give).
+//! PC does not give). A service manager that runs the agent must end its main process only (systemd:
+//! `KillMode=process`), else it ends the work with it.
 
 mod log;
 mod run;
