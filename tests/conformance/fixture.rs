@@ -39,6 +39,10 @@ pub trait Fixture: Send + Sync {
     async fn restore(&mut self);
     /// Changes one stored byte: `needle` occurs in one record only, and its first byte becomes another.
     async fn damage(&mut self, needle: &[u8]);
+    /// Whether the store mends such damage by itself.
+    fn mends(&self) -> bool {
+        false
+    }
 }
 
 pub struct Memory {
@@ -317,7 +321,10 @@ impl Fixture for Cluster {
         }
         self.cluster.restart().await;
     }
-    /// All three copies, or the others would mend the one.
+    fn mends(&self) -> bool {
+        true
+    }
+    /// All three copies; the servers' replication logs stay whole.
     async fn damage(&mut self, needle: &[u8]) {
         self.cluster.kill();
         for server in &self.cluster.servers {
@@ -328,7 +335,7 @@ impl Fixture for Cluster {
 }
 
 /// Damages one message in a stopped server's block files.
-fn damage_blocks(server: &NatsServer, needle: &[u8]) {
+pub fn damage_blocks(server: &NatsServer, needle: &[u8]) {
     let blocks = server.store().join("jetstream/$G/streams/LEDGER_main/msgs");
     let files = std::fs::read_dir(blocks).unwrap().map(|entry| entry.unwrap().path());
     let blocks = files.filter(|path| path.extension().is_some_and(|ext| ext == "blk"));

@@ -5,14 +5,14 @@ use std::time::Duration;
 use async_nats::HeaderMap;
 use async_nats::client::Request;
 use tidemill_bus::jetstream::{JetStreamLedger, Nats, StreamLimits};
-use tidemill_bus::ledger::{AppendError, FindingState, Hints, Ledger};
+use tidemill_bus::ledger::{AppendError, FindingState, Hints, Ledger, ReadError};
 use tidemill_tests::nats::{NatsOptions, NatsServer};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpListener;
 
-use crate::fixture::{admin, context, create, genesis};
+use crate::fixture::{admin, context, create, damage_blocks, genesis};
 use crate::proxy::Proxy;
-use crate::writer::{PATIENCE, append, append_surely, check, fill, note};
+use crate::writer::{PATIENCE, append, append_surely, check, fill, note, record};
 
 /// Why one in flight: the expected sequence is a number, so behind a foreign record the second of two in flight is let
 /// through. The first is refused, the second stored, and the writer's history has a hole.
@@ -125,6 +125,36 @@ async fn a_lost_or_stalled_consumer_is_made_again() {
             "{trouble}"
         );
     }
+}
+
+/// Damage in a block the server has long closed: it starts as if nothing were wrong, and the walk names the record.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn damage_in_an_older_block_is_named() {
+    let mut server = NatsServer::start().await;
+    let ledger = create(&server.url(), 1).await;
+    fill(&ledger, 20).await;
+    let mut tail = append(&ledger, "the needle in the haystack").await.unwrap();
+    // Blocks have 8 MiB.
+    for _ in 0..50 {
+        let sealed = record(tail, &[vec![9; 200_000]]);
+        append_surely(&ledger, tail, &sealed).await;
+        tail = sealed.anchor;
+    }
+    server.kill();
+    damage_blocks(&server, b"the needle in the haystack");
+    server.restart().await;
+    let nats = Nats::connect(&server.url(), "after", Vec::new()).await.unwrap();
+    let ledger = JetStreamLedger::open(&nats, &genesis().cell).await.unwrap();
+    let error = check(&ledger).await.unwrap_err();
+    assert_eq!(error.first_bad_sequence(), Some(21), "{error}");
+    let mut follow = ledger.follow(1).await.unwrap();
+    let error = loop {
+        match tokio::time::timeout(PATIENCE, follow.next_batch(5)).await.unwrap() {
+            Ok(batch) => assert!(batch.last().unwrap().sequence < 21),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, ReadError::Corrupt { sequence: 21, .. }), "{error}");
 }
 
 /// A server that is only slow: nothing is lost, and nothing is written twice.
