@@ -137,7 +137,7 @@ pub fn sequence(answer: &Value) -> Option<u64> {
 impl From<ClientError> for CliError {
     fn from(error: ClientError) -> Self {
         match error {
-            ClientError::Problem(problem) => problem.into(),
+            ClientError::Problem(problem) => (*problem).into(),
             ClientError::Unreachable { tried, reason } => Self::new(
                 Exit::Unreachable,
                 "unreachable",
