@@ -63,7 +63,7 @@ pub(crate) struct StreamCursor {
     /// Whether a missing sequence is an error (ledger) or only old (observations).
     dense: bool,
     source: Option<pull::Stream>,
-    /// A message that ended a batch early, to be judged by the next call.
+    /// The sequence found missing last time; believed when it is missing again.
     gap_seen: Option<u64>,
     backoff: Backoff,
     status: watch::Sender<FollowStatus>,
