@@ -6,9 +6,9 @@
 //! service and never one that all services share, and it does no I/O but the request's own.
 //!
 //! Invariants: a slot of an instance is held by exactly one guard, so in-flight counters cannot leak or go negative
-//! ([`admission`]); a request is resent only while nothing of its answer was passed on and the rule of [`forward`]
-//! allows it; an answer cut after it began is cut for the client as well, never ended as if whole ([`download`]);
-//! routes of an older stamp never replace newer ones ([`table`]). Rejected: `hyper-util`'s pooled client, because it
+//! (`admission`); a request is resent only while nothing of its answer was passed on and the rule of `forward`
+//! allows it; an answer cut after it began is cut for the client as well, never ended as if whole (`download`);
+//! routes of an older stamp never replace newer ones (`table`). Rejected: `hyper-util`'s pooled client, because it
 //! hides which connection a request went over, and with that whether a byte was sent and which instance is to blame.
 
 mod admission;
