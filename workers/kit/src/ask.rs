@@ -52,6 +52,8 @@ pub struct Asker {
 pub struct Asked {
     /// What to submit.
     pub envelope: Envelope,
+    /// The version of its target that it is about.
+    pub version: Address,
     pub(crate) key: Key,
 }
 
@@ -103,6 +105,7 @@ impl Asker {
                 }
             }
             asked.push(Asked {
+                version: wish.version,
                 envelope: self.envelope(&key, wish, term, attempt),
                 key,
             });
@@ -135,8 +138,9 @@ impl Asker {
         }
     }
 
-    /// Notes what came of a wish that was about `version`.
-    pub fn answered(&mut self, key: Key, version: Address, outcome: Outcome, mono: Span) {
+    /// Notes what came of a wish.
+    pub fn answered(&mut self, asked: Asked, outcome: Outcome, mono: Span) {
+        let Asked { key, version, .. } = asked;
         match outcome {
             Outcome::Done => {
                 self.memory.remove(&key);
@@ -213,7 +217,7 @@ mod tests {
             let (mut asked, _) = asker.prepare(vec![wish(1)], 1, mono);
             let one = asked.remove(0);
             assert!(ids.insert(one.envelope.id));
-            asker.answered(one.key, wish(1).version, Outcome::NoChange, mono);
+            asker.answered(one, Outcome::NoChange, mono);
             let (asked, wake) = asker.prepare(vec![wish(1)], 1, mono);
             assert!(asked.is_empty());
             let wake = wake.unwrap_or_default();
@@ -232,7 +236,7 @@ mod tests {
         let (mut a, _) = asker.prepare(vec![wish(1)], 1, Span::ZERO);
         let a = a.remove(0);
         let id = a.envelope.id;
-        asker.answered(a.key, wish(1).version, Outcome::NotAsked, Span::ZERO);
+        asker.answered(a, Outcome::NotAsked, Span::ZERO);
         let (b, _) = asker.prepare(vec![wish(1)], 1, Span::ZERO);
         assert_eq!(b[0].envelope.id, id);
     }

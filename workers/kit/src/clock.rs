@@ -45,7 +45,9 @@ pub fn span(duration: Duration) -> Span {
 }
 
 fn wall() -> Timestamp {
-    let micros = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros());
+    let micros = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |d| d.as_micros());
     Timestamp(i64::try_from(micros).unwrap_or(i64::MAX))
 }
 

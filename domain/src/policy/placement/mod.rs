@@ -28,7 +28,7 @@ use crate::events::service::{Class, DeviceRequest, PlacementRules, ServiceSpec, 
 use crate::id::{InstanceId, NodeId, ServiceId};
 use crate::state::State;
 use crate::state::instance::{Instance, InstanceState};
-use crate::state::service::Service;
+use crate::state::service::{Lifecycle, Service};
 use crate::time::Timestamp;
 
 pub use filter::FILTERS;
@@ -96,11 +96,10 @@ impl Decision {
     }
 }
 
-/// Instances of one service and generation that wait, oldest first.
+/// Instances of one service that wait, oldest first.
 struct Group<'a> {
     service: &'a Service,
     spec: &'a ServiceSpec,
-    generation: u64,
     instances: Vec<InstanceId>,
     since: Timestamp,
 }
@@ -149,23 +148,22 @@ pub fn outlook(state: &State, spec: &ServiceSpec) -> Explanation {
     explain::placed(&pool, &survey, best.candidates(&pool, &replicas))
 }
 
-/// Groups in the order in which they are served.
+/// Groups in the order in which they are served. Instances of older declarations and of services that are not to be
+/// served wait for their end, not for a place.
 fn waiting_groups(state: &State) -> Vec<Group<'_>> {
     let mut groups = Vec::new();
-    for service in state.services.values() {
-        let mut waiting: BTreeMap<u64, Vec<&Instance>> = BTreeMap::new();
+    for service in state.services.values().filter(|s| s.lifecycle == Lifecycle::Active) {
         let live = service.live.iter().filter_map(|id| state.instances.get(id));
-        for instance in live.filter(|i| i.state == InstanceState::Pending) {
-            waiting.entry(instance.generation).or_default().push(instance);
-        }
-        for (generation, mut instances) in waiting {
-            instances.sort_by_key(|i| (i.requested_at, i.id));
+        let mut waiting: Vec<&Instance> = live
+            .filter(|i| i.state == InstanceState::Pending && i.generation == service.generation)
+            .collect();
+        waiting.sort_by_key(|i| (i.requested_at, i.id));
+        if let Some(oldest) = waiting.first() {
             groups.push(Group {
                 service,
-                spec: service.specs.get(&generation).unwrap_or_else(|| service.spec()),
-                generation,
-                since: instances[0].requested_at,
-                instances: instances.into_iter().map(|i| i.id).collect(),
+                spec: service.spec(),
+                since: oldest.requested_at,
+                instances: waiting.into_iter().map(|i| i.id).collect(),
             });
         }
     }
@@ -173,7 +171,7 @@ fn waiting_groups(state: &State) -> Vec<Group<'_>> {
         Class::Critical => 0,
         Class::Standard => 1,
     };
-    groups.sort_by_key(|g| (class(g.spec), g.since, g.service.id, g.generation));
+    groups.sort_by_key(|g| (class(g.spec), g.since, g.service.id));
     groups
 }
 
@@ -189,7 +187,7 @@ impl Replicas {
         let mut replicas = Self::default();
         let live = group.service.live.iter().filter_map(|id| state.instances.get(id));
         // Older generations are about to go: spreading away from them would leave the new one lopsided.
-        let staying = live.filter(|i| i.generation == group.generation && !i.state.leaving());
+        let staying = live.filter(|i| i.generation == group.service.generation && !i.state.leaving());
         for node in staying.filter_map(|i| i.node).filter_map(|id| state.nodes.get(&id)) {
             replicas.add(domain(group.spec, &node.provider, &node.region), node.id);
         }
