@@ -7,6 +7,7 @@
 //! Invariants: the ledger is appended to in one place, read through [`chain::ChainReader`], and never created, cut or
 //! repaired behind an operator's back.
 
+pub mod audit;
 mod backoff;
 pub mod chain;
 pub mod checkpoint;
@@ -14,6 +15,7 @@ pub mod commands;
 pub mod digest;
 pub mod disk;
 pub mod embedded;
+pub mod export;
 pub mod fold;
 pub mod identity;
 pub mod jetstream;

@@ -166,9 +166,12 @@ impl StateView {
             }
             let changed = async {
                 match &mut word {
-                    // Without its sender the ledger is gone; the follower meets that.
-                    Some(word) if word.changed().await.is_err() => std::future::pending().await,
-                    Some(_) => {}
+                    Some(word) => {
+                        if word.changed().await.is_err() {
+                            // Without its sender the ledger is gone; the follower meets that.
+                            std::future::pending().await
+                        }
+                    }
                     None => tokio::time::sleep(ASK_FOR_END).await,
                 }
             };
