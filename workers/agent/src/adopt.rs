@@ -186,3 +186,127 @@ fn adopted(instance: InstanceId, spec: Option<&Spec>, said: Option<(Said, bool)>
         found,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::shim::wire::{Exit, Identity};
+
+    struct Home {
+        _dir: tempfile::TempDir,
+        homes: Homes,
+        instance: InstanceId,
+    }
+
+    impl Home {
+        /// A directory as an agent of boot `boot_id` made it.
+        fn new(boot_id: &str) -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            let homes = Homes::new(dir.path());
+            homes.create().unwrap();
+            let instance = InstanceId::parse("inst-adopted").unwrap();
+            std::fs::create_dir(homes.of(&instance)).unwrap();
+            let spec = Spec {
+                instance: instance.to_string(),
+                workload: "t/w".into(),
+                command: vec!["x".into()],
+                env: Default::default(),
+                grace_ms: 1_000,
+                nofile: None,
+                port: 4242,
+                boot_id: boot_id.into(),
+                created_ms: 0,
+                devices: vec![],
+                ready_http: None,
+                ready_timeout_ms: 1_000,
+            };
+            wire::replace(&homes.of(&instance).join(wire::SPEC), &spec).unwrap();
+            Self {
+                _dir: dir,
+                homes,
+                instance,
+            }
+        }
+
+        fn state(&self, events: Vec<Event>) {
+            let state = State {
+                boot_id: "any".into(),
+                shim: Identity { pid: 1, start: 1 },
+                main: None,
+                events,
+            };
+            wire::replace(&self.homes.of(&self.instance).join(wire::STATE), &state).unwrap();
+        }
+
+        fn look(&self, said: Option<(Said, bool)>) -> Vec<Finding> {
+            let mut memory = Memory::default();
+            memory.said.extend(said.map(|said| (self.instance.clone(), said)));
+            look(&self.homes, &memory, "this boot").unwrap()
+        }
+    }
+
+    fn started() -> Event {
+        Event::Started { pid: 7, start_ms: 1 }
+    }
+
+    fn gone() -> Event {
+        Event::Gone {
+            exit: Exit::default(),
+            killed: false,
+        }
+    }
+
+    fn why(finding: &Finding) -> Option<&str> {
+        match &finding.end {
+            End::Over(why) => why.as_deref(),
+            End::Living(_) => Some("lives"),
+            End::Said => Some("said"),
+        }
+    }
+
+    #[test]
+    fn a_reboot_ends_what_ran() {
+        let home = Home::new("last boot");
+        home.state(vec![started()]);
+        let found = home.look(Some((Said::Ready, false)));
+        assert_eq!(why(&found[0]), Some("the machine was restarted"));
+        home.state(vec![started(), gone()]);
+        assert_eq!(
+            why(&home.look(Some((Said::Ready, false)))[0]),
+            None,
+            "it had ended before"
+        );
+    }
+
+    #[test]
+    fn what_never_began_is_forgotten_and_may_begin_later() {
+        let home = Home::new("this boot");
+        assert!(home.look(None).is_empty());
+        assert!(!home.homes.of(&home.instance).exists());
+    }
+
+    #[test]
+    fn a_dead_shim_is_no_living_one() {
+        let home = Home::new("this boot");
+        home.state(vec![started()]);
+        assert_eq!(why(&home.look(None)[0]), Some("its shim was killed"));
+        home.state(vec![started(), gone()]);
+        let found = home.look(None);
+        assert_eq!((why(&found[0]), found[0].events.len()), (None, 2));
+    }
+
+    #[test]
+    fn an_end_is_said_once() {
+        let home = Home::new("this boot");
+        home.state(vec![started(), gone()]);
+        let waits = &home.look(Some((Said::Ended, true)))[0];
+        assert_eq!((why(waits), &waits.adopted.found), (Some("said"), &Found::Ended));
+        let settled = &home.look(Some((Said::Ended, false)))[0];
+        assert_eq!(settled.adopted.found, Found::Settled);
+        std::fs::remove_dir_all(home.homes.of(&home.instance)).unwrap();
+        let kept = &home.look(Some((Said::Ended, true)))[0];
+        assert_eq!(kept.adopted.found, Found::Ended, "remembered without its directory");
+    }
+}

@@ -236,3 +236,39 @@ impl Launcher {
         Ok(Launched { shim, stream: ours })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn a_port_is_given_once_until_it_is_given_back() {
+        let ports = Ports::default();
+        let given: HashSet<u16> = (0..500).map(|_| ports.take().unwrap()).collect();
+        assert_eq!(given.len(), 500);
+        for port in given {
+            ports.give_back(port);
+        }
+        assert!(ports.0.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn the_oldest_of_what_ended_makes_room() {
+        let dir = tempfile::tempdir().unwrap();
+        let homes = Homes::new(dir.path());
+        homes.create().unwrap();
+        for n in 0..ENDED_KEPT + 3 {
+            let instance = InstanceId::parse(&format!("inst-{n}")).unwrap();
+            fs::create_dir(homes.of(&instance)).unwrap();
+            fs::write(homes.of(&instance).join(wire::SPEC), "secret").unwrap();
+            homes.retire(&instance).unwrap();
+        }
+        homes.prune().unwrap();
+        assert_eq!(fs::read_dir(&homes.ended).unwrap().count(), ENDED_KEPT);
+        assert!(homes.all().unwrap().is_empty());
+        let kept = fs::read_dir(&homes.ended).unwrap().flatten();
+        assert!(kept.into_iter().all(|entry| !entry.path().join(wire::SPEC).exists()));
+    }
+}
