@@ -333,7 +333,7 @@ fn node(state: &State, id: NodeId) -> Option<Explain> {
     let entry = state.nodes.get(&id)?;
     let row = node_row(state, id)?;
     let mut facts = vec![
-        recorded(format!("{} since then", row.state), entry.changed),
+        recorded(format!("it became {}, or its inventory changed,", row.state), entry.changed),
         fact(format!(
             "{}: {} free, {} lost; {} placed",
             count(row.devices as usize, "device"),
@@ -357,7 +357,7 @@ fn node(state: &State, id: NodeId) -> Option<Explain> {
         NodeState::Joining => "wait: its inventory is being accepted",
         NodeState::Ready => "nothing",
         NodeState::Suspect => "wait: it is trusted again when it is heard, and given up if it is not",
-        NodeState::Lost => "start its agent again, or check its machine and network; its instances were replaced",
+        NodeState::Lost => "start its agent again, or check its machine and network; its instances are replaced elsewhere",
         NodeState::Left => "nothing; starting its agent brings it back",
     };
     Some(told(&Entity::Node(id), row.name.to_string(), row.state, row.reason, facts, next))

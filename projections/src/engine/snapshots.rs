@@ -36,6 +36,16 @@ impl SnapshotSource for NoSnapshots {
     }
 }
 
+impl SnapshotSource for tidemill_bus::snapshots::SnapshotStore {
+    fn nearest(&self, sequence: u64) -> Option<Snapshot> {
+        let found = self.nearest_at_or_before(sequence)?;
+        Some(Snapshot {
+            anchor: found.anchor,
+            state: found.state,
+        })
+    }
+}
+
 /// The nearest snapshot in a read models' file.
 pub(crate) fn nearest(conn: &Connection, sequence: u64) -> rusqlite::Result<Option<Snapshot>> {
     let mut bound = i64::try_from(sequence).unwrap_or(i64::MAX);

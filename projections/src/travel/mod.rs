@@ -200,7 +200,8 @@ impl TimeTravel {
             })
             .await?;
         Ok(Moment {
-            recorded_at: fold.state.recorded_at,
+            // Behind a snapshot and before any record the chain has no time yet; the state has.
+            recorded_at: fold.state.recorded_at.max(Timestamp(fold.chain.recorded_at())),
             anchor: fold.chain.head(),
             state: fold.state,
             folded: (target + 1).saturating_sub(from),
