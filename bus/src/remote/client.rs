@@ -14,8 +14,9 @@ use super::wire::{Ask, decode_reply};
 use crate::backoff::Backoff;
 use crate::commands::{Answer, Commands, SubmitError};
 
-/// How long one try waits for its answer. A try that times out is asked again under the same id.
-const TRY: Duration = Duration::from_secs(5);
+/// How long one try waits for its answer. A leader that dies with a request gives no sign of it, so this bounds what a
+/// change of leader costs a caller; a leader that is only slow meets the same id again and carries it out once.
+const TRY: Duration = Duration::from_secs(2);
 
 /// How long a command is tried in all: longer than a standby needs to notice, take over and answer.
 pub const PATIENCE: Duration = Duration::from_secs(15);

@@ -121,17 +121,16 @@ pub(super) async fn append(ledger: &dyn Ledger, planned: &Planned, patience: Dur
 /// Who has the record's place.
 async fn look(ledger: &dyn Ledger, planned: &Planned) -> Result<Place, ReadError> {
     let ours = planned.record.anchor;
-    let tail = ledger.tail().await?;
-    if tail.sequence + 1 < ours.sequence {
-        return Ok(Place::Shorter { last: tail.sequence });
-    }
-    if tail.sequence + 1 == ours.sequence {
-        return Ok(Place::Empty);
-    }
+    // The record and not the tail: a foreign last record may be one that does not even decode.
     let stored = ledger.read(ours.sequence, 1, 1).await?;
-    Ok(match stored.first() {
-        Some(raw) if raw.body == planned.record.bytes => Place::Ours,
-        Some(_) => Place::Foreign,
-        None => Place::Empty,
+    match stored.first() {
+        Some(raw) if raw.body == planned.record.bytes => return Ok(Place::Ours),
+        Some(_) => return Ok(Place::Foreign),
+        None => {}
+    }
+    let last = ledger.tail().await?.sequence;
+    Ok(match last + 1 < ours.sequence {
+        true => Place::Shorter { last },
+        false => Place::Empty,
     })
 }

@@ -108,7 +108,15 @@ impl Candidate {
         let candidate = Self {
             stagger: STAGGER * u32::from(name.as_bytes()[0]) / 256,
             reserve: Watch::new(config.disk.clone()),
-            shared: Arc::new(Shared::new(config, ledger, status, counters, shutdown, outside)),
+            shared: Arc::new(Shared::new(
+                config,
+                ledger,
+                status,
+                counters,
+                shutdown,
+                outside,
+                transport.is_none(),
+            )),
             transport: transport.clone(),
             local: local.clone(),
             intake,
@@ -144,12 +152,11 @@ impl Candidate {
             if began.elapsed() >= SETTLED {
                 backoff.reset();
             }
+            let trouble = self.shared.judge(trouble);
             if trouble.ordinary {
                 tracing::info!(code = trouble.code, reason = trouble.reason, "standing by");
-                self.shared.set_role(Role::Standby);
-            } else {
-                self.shared.set_role(trouble.role());
             }
+            self.shared.show(&trouble);
             if !self.refuse(&trouble, &mut backoff).await {
                 break;
             }
@@ -327,7 +334,7 @@ impl Candidate {
         let (core, planned) = taken.map_err(|broken| Trouble::from(&broken))?;
         append::append(&*shared.ledger, &planned, config.patience)
             .await
-            .map_err(|lost| self.another_writer(Trouble::from(&lost)))?;
+            .map_err(|lost| Trouble::from(&lost))?;
         self.read_back(&planned).await?;
         Counters::add(&shared.counters.takeovers, 1);
         shared.set_leader_name(&config.name);
@@ -395,18 +402,7 @@ impl Candidate {
                 remote::announce_leaving(transport, &me.0, me.1, sequence).await;
             }
         }
-        match end {
-            End::SteppedDown(trouble) => End::SteppedDown(self.another_writer(trouble)),
-            End::Shutdown => End::Shutdown,
-        }
-    }
-
-    /// Being deposed is ordinary only among candidates that know of each other.
-    fn another_writer(&self, trouble: Trouble) -> Trouble {
-        match &self.transport {
-            None if trouble.ordinary => Trouble::second_writer(trouble.reason),
-            _ => trouble,
-        }
+        end
     }
 }
 

@@ -170,6 +170,8 @@ impl<'a> Leader<'a> {
             None => self.confirm().await,
         };
         if let Err((error, trouble)) = durable {
+            let trouble = self.shared.judge(trouble);
+            self.shared.show(&trouble);
             answers
                 .into_iter()
                 .for_each(|(reply, _)| answer(reply, Err(error.clone())));

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::core::Now;
 use super::status::{CandidateStatus, Counters, Role};
+use super::trouble::Trouble;
 use super::{Clock, SequencerConfig};
 use crate::checkpoint::Checkpoint;
 use crate::digest::Anchor;
@@ -28,6 +29,8 @@ pub(super) struct Shared {
     pub(super) status: watch::Sender<CandidateStatus>,
     pub(super) counters: Arc<Counters>,
     pub(super) shutdown: CancellationToken,
+    /// There is no transport to other candidates.
+    alone: bool,
     /// The runtime of the rest of the process, for work that must not hold up decisions.
     pub(super) outside: tokio::runtime::Handle,
     pub(super) checkpoint: watch::Sender<Anchor>,
@@ -43,6 +46,7 @@ impl Shared {
         counters: Arc<Counters>,
         shutdown: CancellationToken,
         outside: tokio::runtime::Handle,
+        alone: bool,
     ) -> Self {
         Self {
             snapshots: config.snapshots.clone(),
@@ -52,6 +56,7 @@ impl Shared {
             status,
             counters,
             shutdown,
+            alone,
             outside,
             saving: Arc::default(),
             started: Instant::now(),
@@ -82,6 +87,22 @@ impl Shared {
                 status.role = role;
             }
             changed
+        });
+    }
+
+    /// What a trouble means here: being deposed is ordinary only among candidates that know of each other.
+    pub(super) fn judge(&self, trouble: Trouble) -> Trouble {
+        match trouble.ordinary && self.alone {
+            true => Trouble::second_writer(trouble.reason),
+            false => trouble,
+        }
+    }
+
+    /// Shows the trouble before anyone is told of it: who was refused must not find a leader in the status.
+    pub(super) fn show(&self, trouble: &Trouble) {
+        self.set_role(match trouble.ordinary {
+            true => Role::Standby,
+            false => trouble.role(),
         });
     }
 
