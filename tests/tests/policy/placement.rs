@@ -446,3 +446,18 @@ fn equal_states_give_equal_rounds_and_large_ones_are_quick() {
         }
     }
 }
+
+#[test]
+fn the_outlook_says_what_a_round_would_without_holding_one() {
+    let mut cell = Cell::new();
+    assert_eq!(
+        placement::outlook(&cell.state, &spec(1, 1)).dominant,
+        "the pool has no devices"
+    );
+    cell.given(Command::JoinNode(join("n1", 2)));
+    let free = placement::outlook(&cell.state, &spec(1, 1));
+    assert_eq!(
+        (free.fitting, free.dominant.as_str()),
+        (2, "`n1` is the only node that fits")
+    );
+}

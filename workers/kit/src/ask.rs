@@ -15,7 +15,7 @@ use tidemill_domain::commit::{Actor, Address, TraceContext};
 use tidemill_domain::id::CommandId;
 use tidemill_domain::time::Span;
 
-use crate::worker::Wish;
+use crate::worker::{Wish, earliest};
 
 /// First wait before a wish that changed nothing is asked again; doubles with each further time.
 const FIRST_WAIT: Span = Span::from_millis(100);
@@ -97,7 +97,7 @@ impl Asker {
                     memory.last = mono;
                     attempt = memory.attempt;
                     if mono < memory.not_before {
-                        wake = crate::worker::earliest(wake, Some(memory.not_before));
+                        wake = earliest(wake, Some(memory.not_before));
                         continue;
                     }
                 } else {
@@ -138,14 +138,15 @@ impl Asker {
         }
     }
 
-    /// Notes what came of a wish.
-    pub fn answered(&mut self, asked: Asked, outcome: Outcome, mono: Span) {
+    /// Notes what came of a wish. Answers when it may be asked again, if that is not at once.
+    pub fn answered(&mut self, asked: Asked, outcome: Outcome, mono: Span) -> Option<Span> {
         let Asked { key, version, .. } = asked;
         match outcome {
             Outcome::Done => {
                 self.memory.remove(&key);
+                None
             }
-            Outcome::NotAsked => {}
+            Outcome::NotAsked => None,
             Outcome::NoChange => {
                 let memory = self.memory.entry(key).or_insert(Memory {
                     version,
@@ -158,6 +159,7 @@ impl Asker {
                 memory.attempt = memory.attempt.saturating_add(1);
                 memory.not_before = Span::from_micros(mono.micros() + wait.min(LONGEST_WAIT.micros()));
                 memory.last = mono;
+                Some(memory.not_before)
             }
         }
     }

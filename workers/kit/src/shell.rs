@@ -9,7 +9,7 @@ use tidemill_bus::observations::Observations;
 use tidemill_bus::view::{Progress, StateView};
 use tidemill_domain::command::Envelope;
 use tidemill_domain::rejection::Rejection;
-use tidemill_domain::time::Timestamp;
+use tidemill_domain::time::{Span, Timestamp};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -21,7 +21,7 @@ use crate::clock::{LedgerClock, span};
 use crate::pump::{self, Batch};
 use crate::status::{WorkerState, WorkerStatus, enter};
 use crate::term::TermKeeper;
-use crate::worker::{StepInput, Worker};
+use crate::worker::{StepInput, Worker, earliest};
 
 /// Most commands of one worker under way at a time. A step's further wishes wait for these.
 pub const IN_FLIGHT: usize = 64;
@@ -221,25 +221,29 @@ impl<W: Worker> Shell<W> {
         });
         let thought = self.began.elapsed().saturating_sub(mono);
         let (asked, retry) = self.asker.prepare(step.wishes, term, span(mono));
-        let hindered = self.ask(asked, looked_at).await;
+        let (hindered, refused) = self.ask(asked, looked_at).await;
         self.status.send_modify(|status| {
             status.steps += 1;
             status.last_step = Some(now);
         });
-        let mono_wake = crate::worker::earliest(step.wake_mono, retry).map(|at| self.began + at.to_std());
+        // A refusal changes nothing that would wake the worker, so its own alarm must.
+        let retry = earliest(retry, refused);
+        let mono_wake = earliest(step.wake_mono, retry).map(|at| self.began + at.to_std());
         let ledger_wake = step.wake_at.map(|at| Instant::now() + lead(now, at));
         Stepped {
             thought,
-            wake: crate::worker::earliest(mono_wake, ledger_wake),
+            wake: earliest(mono_wake, ledger_wake),
             hindered,
         }
     }
 
-    /// Submits, and waits until all answers are in the view. Answers what stands in the way of everything, if anything.
-    async fn ask(&mut self, asked: Vec<Asked>, looked_at: u64) -> Option<SubmitError> {
+    /// Submits, and waits until all answers are in the view. Answers what stands in the way of everything, if anything,
+    /// and when the first of the wishes that changed nothing may be asked again.
+    async fn ask(&mut self, asked: Vec<Asked>, looked_at: u64) -> (Option<SubmitError>, Option<Span>) {
         if asked.is_empty() {
-            return None;
+            return (None, None);
         }
+        let mut refused = None;
         let commands = Arc::clone(&self.setup.commands);
         let mut answers = futures::stream::iter(asked)
             .map(|asked| {
@@ -279,14 +283,14 @@ impl<W: Worker> Shell<W> {
                 self.status.send_modify(|status| status.commands += 1);
             }
             let mono = span(self.began.elapsed());
-            self.asker.answered(asked, outcome, mono);
+            refused = earliest(refused, self.asker.answered(asked, outcome, mono));
         }
         if !self.setup.view.wait_for(reached, VIEW_PATIENCE).await && hindered.is_none() {
             hindered = Some(SubmitError::Unknown {
                 reason: format!("the state has not come to record {reached}"),
             });
         }
-        hindered
+        (hindered, refused)
     }
 
     fn refused(&self, command: &'static str, rejection: &Rejection) {

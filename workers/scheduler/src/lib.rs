@@ -14,7 +14,6 @@ use tidemill_domain::commit::Address;
 use tidemill_domain::id::ServiceId;
 use tidemill_domain::policy::placement::{self, Decision};
 use tidemill_domain::policy::replicas::{self, ReplicaAction};
-use tidemill_domain::state::State;
 use tidemill_domain::state::service::{Lifecycle, Service};
 use tidemill_domain::time::{Span, Timestamp};
 use tidemill_kit::{Step, StepInput, Wish, Worker};
@@ -106,11 +105,12 @@ impl Scheduler {
         if service.pending.as_ref() == Some(explanation) && service.waiting == *waiting {
             return false;
         }
-        if service.pending.is_none() || *waiting > service.waiting {
+        // What this worker has not told of yet is news, and so is that more wait.
+        let told = self.deferred.get(&service.id).copied();
+        let Some((since, interval)) = told.filter(|_| *waiting <= service.waiting) else {
             self.deferred.insert(service.id, (input.mono, FIRST_INTERVAL));
             return true;
-        }
-        let (since, interval) = *self.deferred.entry(service.id).or_insert((input.mono, FIRST_INTERVAL));
+        };
         let due = Span::from_micros(since.micros() + interval.micros());
         if input.mono < due {
             step.wake_mono(Some(due));
@@ -120,14 +120,4 @@ impl Scheduler {
         self.deferred.insert(service.id, (input.mono, next));
         true
     }
-}
-
-/// What a scheduler would ask for in a state, without being one: for `explain` and what-if.
-pub fn outlook(state: &State, now: Timestamp) -> Vec<Wish> {
-    let input = StepInput {
-        state,
-        now,
-        mono: Span::ZERO,
-    };
-    Scheduler::default().step(input).wishes
 }
