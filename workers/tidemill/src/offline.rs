@@ -6,12 +6,28 @@
 //! Kept: a source is only ever read; an embedded ledger may be in use by a running `up` meanwhile.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 use serde_json::Value;
+use tidemill_bus::audit;
+use tidemill_bus::digest::{Anchor, Digest};
+use tidemill_bus::embedded::EmbeddedLedger;
+use tidemill_bus::export::{self as slice, Export, ExportRequest, verify_file};
+use tidemill_bus::identity::CellName;
+use tidemill_bus::jetstream::{JetStreamLedger, Nats};
+use tidemill_bus::ledger::{Ledger, OpenError};
+use tidemill_domain::time::Timestamp;
+use tidemill_projections::engine::snapshots::{NoSnapshots, Snapshot, SnapshotSource};
+use tidemill_projections::filter::{EventFilter, Filter, List as Rows};
+use tidemill_projections::query::ReadModels;
+use tidemill_projections::travel::{At, TimeTravel, TravelError};
 
-use crate::exit::CliError;
+use crate::exit::{CliError, Exit};
 use crate::output::lists::List;
+use crate::output::note;
+use crate::roles::reads::{list_of, values};
+use crate::roles::store::{DEFAULT_CELL, ledger_path};
 use crate::verbs::ledger::End;
 
 /// Where a ledger is read from.
@@ -37,27 +53,196 @@ pub enum Point {
     Seq(u64),
 }
 
+fn open_failed(error: &OpenError) -> CliError {
+    let exit = match error {
+        OpenError::Missing { .. } => Exit::NotFound,
+        OpenError::Unavailable { .. } => Exit::Unreachable,
+        _ => Exit::Error,
+    };
+    CliError::new(exit, error.code(), error.to_string(), error.next_step())
+}
+
+fn travel_failed(error: &TravelError) -> CliError {
+    let exit = match error {
+        TravelError::AfterEnd { .. } | TravelError::BeforeBegin { .. } | TravelError::Empty => Exit::NotFound,
+        _ => Exit::Error,
+    };
+    CliError::new(exit, error.code(), error.to_string(), error.next())
+}
+
+fn failed(code: &str, reason: &dyn std::fmt::Display, next: &str) -> CliError {
+    CliError::new(Exit::Error, code, reason.to_string(), next)
+}
+
+/// The state an export opens with, as the one snapshot it has.
+struct Opening(Snapshot);
+
+impl SnapshotSource for Opening {
+    fn nearest(&self, sequence: u64) -> Option<Snapshot> {
+        (self.0.anchor.sequence <= sequence).then(|| self.0.clone())
+    }
+}
+
+async fn nats_ledger(url: &str) -> Result<JetStreamLedger, CliError> {
+    let nats = Nats::connect(url, "tidemill", Vec::new()).await.map_err(|e| open_failed(&e))?;
+    let cell = std::env::var("TIDEMILL_CELL").unwrap_or_else(|_| DEFAULT_CELL.to_owned());
+    let cell = CellName::new(&cell).map_err(|e| CliError::usage(e.to_string(), "correct TIDEMILL_CELL"))?;
+    JetStreamLedger::open(&nats, &cell).await.map_err(|e| open_failed(&e))
+}
+
+/// A source's ledger, and what spares folding it from the beginning.
+async fn open(source: &Source) -> Result<(Arc<dyn Ledger>, Arc<dyn SnapshotSource>), CliError> {
+    match source {
+        Source::Data(dir) => {
+            let ledger = EmbeddedLedger::open_read_only(&ledger_path(dir)).map_err(|e| open_failed(&e))?;
+            let snapshots: Arc<dyn SnapshotSource> = match ReadModels::open(dir) {
+                Ok(models) => Arc::new(models),
+                Err(_) => Arc::new(NoSnapshots),
+            };
+            Ok((Arc::new(ledger), snapshots))
+        }
+        Source::Nats(url) => Ok((Arc::new(nats_ledger(url).await?), Arc::new(NoSnapshots))),
+        Source::Export(path) => {
+            let Some(export) = Export::open(path).map_err(|e| open_failed(&e))? else {
+                let ledger = EmbeddedLedger::open_read_only(path).map_err(|e| open_failed(&e))?;
+                return Ok((Arc::new(ledger), Arc::new(NoSnapshots)));
+            };
+            let fold = export.fold().map_err(|e| failed(e.code(), &e, "run `tidemill verify --file` on it"))?;
+            let fold = fold.ok_or_else(|| {
+                CliError::new(
+                    Exit::Error,
+                    "export_not_foldable",
+                    "this file holds one tenant's part, or was written by a release with another state",
+                    "`tidemill verify --file` checks it; ask for a whole export to list from",
+                )
+            })?;
+            let opening = Snapshot { anchor: fold.head(), state: fold.state().clone() };
+            Ok((Arc::new(export.ledger().clone()), Arc::new(Opening(opening))))
+        }
+    }
+}
+
+fn at(point: Point) -> At {
+    match point {
+        Point::Latest => At::Latest,
+        Point::At(time) => At::Time(Timestamp::from(time)),
+        Point::Seq(sequence) => At::Sequence(sequence),
+    }
+}
+
+async fn travel(source: &Source) -> Result<TimeTravel, CliError> {
+    let (ledger, snapshots) = open(source).await?;
+    Ok(TimeTravel::new(ledger, vec![snapshots]))
+}
+
 /// Rows of a list at a point.
 pub async fn rows(source: &Source, list: List, point: Point) -> Result<Vec<Value>, CliError> {
-    Err(unwired("lists", &(source, list, point)))
+    let moment = travel(source).await?.moment(at(point)).await.map_err(|e| travel_failed(&e))?;
+    let kind = match list {
+        List::Nodes => Rows::Nodes,
+        List::Devices => Rows::Devices,
+        List::Services => Rows::Services,
+        List::Instances => Rows::Instances,
+        List::Queue => Rows::Queue,
+        List::Pool => return shown(values([moment.lists().pool()])),
+        List::Tokens | List::Doctor | List::Changes => {
+            return Err(CliError::usage("this list comes from a server only", "leave --data, --nats or --file out"));
+        }
+    };
+    let rows = list_of(&moment.lists(), kind, &Filter::default())
+        .map_err(|e| failed("filter_not_applicable", &e, "leave the filter out"))?;
+    shown(rows)
+}
+
+fn shown(rows: Result<Vec<Value>, serde_json::Error>) -> Result<Vec<Value>, CliError> {
+    rows.map_err(|e| failed("row_unreadable", &e, "report this with the command you ran"))
 }
 
 /// Events after a sequence, up to and including a point, at most `limit`; whole records.
 pub async fn events(source: &Source, after: u64, point: Point, limit: usize) -> Result<Vec<Value>, CliError> {
-    Err(unwired("events", &(source, after, point, limit)))
+    let filter = EventFilter { after, limit: Some(limit), ..EventFilter::default() };
+    let page = travel(source).await?.events(filter, at(point)).await.map_err(|e| travel_failed(&e))?;
+    shown(values(page.rows))
 }
 
 /// The report of `verify`, with the fields of the contract; `against` is (sequence, hash in hex).
 pub async fn verify(source: &Source, against: Option<(u64, String)>) -> Result<Value, CliError> {
-    Err(unwired("verify", &(source, against)))
+    let against = against.map(|(sequence, hash)| anchor(sequence, &hash)).transpose()?;
+    let mut told = std::time::Instant::now();
+    let progress = |reached: u64, last: u64| {
+        if told.elapsed() >= std::time::Duration::from_secs(2) {
+            told = std::time::Instant::now();
+            note(&format!("verified {reached} of {last} records"));
+        }
+    };
+    let report = match source {
+        Source::Export(path) => verify_file(path, against, progress).await.map_err(|e| open_failed(&e))?,
+        Source::Data(_) | Source::Nats(_) => {
+            let (ledger, _) = open(source).await?;
+            audit::verify(&*ledger, against, progress).await
+        }
+    };
+    let report = report.map_err(|e| CliError::new(Exit::Unreachable, e.code(), e.to_string(), "try again"))?;
+    serde_json::to_value(report).map_err(|e| failed("report_unreadable", &e, "report this"))
+}
+
+fn anchor(sequence: u64, hash: &str) -> Result<Anchor, CliError> {
+    let hash: Digest = hash.parse().map_err(|_| {
+        CliError::usage(
+            format!("`{hash}` is not a whole hash"),
+            "give SEQ:HASH with the 64 hex digits that `verify` printed under `head`",
+        )
+    })?;
+    Ok(Anchor { sequence, hash })
 }
 
 /// Writes the slice from one end to the other, both included, to a file that must not exist yet.
 pub async fn export(source: &Source, from: End, to: End, tenant: Option<&str>, file: &Path) -> Result<(), CliError> {
-    Err(unwired("export", &(source, from, to, tenant, file)))
+    let (ledger, _) = open(source).await?;
+    let travel = TimeTravel::new(ledger.clone(), Vec::new());
+    let request = ExportRequest {
+        from: first(&travel, from).await?,
+        to: last(&travel, to).await?,
+        tenant: tenant
+            .map(|name| name.parse().map_err(|e: tidemill_domain::unit::NameError| CliError::usage(e.to_string(), "")))
+            .transpose()?,
+    };
+    let report = slice::export(&*ledger, None, &request, file, |_, _| {})
+        .await
+        .map_err(|e| CliError::new(Exit::Error, e.code(), e.to_string(), e.next_step()))?;
+    note(&format!(
+        "{}: records {} to {}, {} commits, {} left out as hashes",
+        file.display(),
+        report.first,
+        report.head.sequence,
+        report.commits,
+        report.left_out
+    ));
+    note(&format!("next: tidemill verify --file {}", file.display()));
+    Ok(())
 }
 
-fn unwired(what: &str, arguments: &dyn std::fmt::Debug) -> CliError {
-    tracing::debug!(?arguments, what, "reading a ledger directly is not wired");
-    CliError::not_yet(format!("`{what}` without a server is not wired yet"), "")
+/// The first record at or after an end.
+async fn first(travel: &TimeTravel, end: End) -> Result<u64, CliError> {
+    match end {
+        End::Seq(sequence) => Ok(sequence.max(1)),
+        End::Time(time) => {
+            let before = Timestamp(Timestamp::from(time).0.saturating_sub(1));
+            match travel.sequence(At::Time(before)).await {
+                Ok(sequence) => Ok(sequence + 1),
+                Err(TravelError::BeforeBegin { .. }) => Ok(1),
+                Err(error) => Err(travel_failed(&error)),
+            }
+        }
+    }
+}
+
+/// The last record at or before an end.
+async fn last(travel: &TimeTravel, end: End) -> Result<u64, CliError> {
+    match end {
+        End::Seq(sequence) => Ok(sequence),
+        End::Time(time) => {
+            travel.sequence(At::Time(Timestamp::from(time))).await.map_err(|e| travel_failed(&e))
+        }
+    }
 }

@@ -33,7 +33,7 @@ pub fn config(options: AgentOptions) -> Result<AgentConfig, CliError> {
         devices::parse_spec(&options.devices, &machine).map_err(|error| CliError::told(Exit::Usage, &error))?;
     let local = AgentConfig::local(&options.name, options.data.clone(), options.servers.clone()).map_err(unusable)?;
     Ok(AgentConfig {
-        token: Some(options.token),
+        token: options.token,
         supply: options.supply,
         provider: options.provider,
         region: options.region,

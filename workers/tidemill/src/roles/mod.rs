@@ -8,9 +8,15 @@
 
 mod agent;
 mod gateway;
+mod plane;
+pub mod reads;
+mod server;
+pub mod store;
+mod up;
+mod workers;
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use tidemill_client::{ServerUrl, Token};
 use tokio::signal::unix::{SignalKind, signal};
@@ -18,6 +24,9 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::agent::agent;
 pub use self::gateway::gateway;
+pub use self::server::server;
+pub use self::up::up;
+pub use self::workers::worker;
 use crate::exit::{CliError, Exit};
 
 /// Everything on this machine.
@@ -48,6 +57,10 @@ pub struct ServerOptions {
     pub nats_monitor: Option<String>,
     /// Where the API listens.
     pub listen: SocketAddr,
+    /// Copies of each stream, where they are made anew.
+    pub replicas: usize,
+    /// The cell.
+    pub cell: String,
 }
 
 /// A worker role of this release.
@@ -55,19 +68,22 @@ pub struct ServerOptions {
 pub enum WorkerName {
     /// Places pending instances.
     Scheduler,
-    /// Declares silent nodes lost.
+    /// Declares silent nodes lost, lets drained instances go.
     Failover,
+    /// Puts traffic and observation windows on record.
+    Evidence,
 }
 
 impl WorkerName {
     /// Every worker of this release.
-    pub const ALL: [Self; 2] = [Self::Scheduler, Self::Failover];
+    pub const ALL: [Self; 3] = [Self::Scheduler, Self::Failover, Self::Evidence];
 
     /// Its name on the command line.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Scheduler => "scheduler",
             Self::Failover => "failover",
+            Self::Evidence => "evidence",
         }
     }
 }
@@ -81,10 +97,8 @@ pub struct WorkerOptions {
     pub nats: Option<String>,
     /// Snapshots.
     pub data: PathBuf,
-    /// Servers that take commands.
-    pub servers: Vec<ServerUrl>,
-    /// Token shown to them.
-    pub token: Option<Token>,
+    /// The cell.
+    pub cell: String,
 }
 
 /// A gateway as a process of its own.
@@ -107,8 +121,8 @@ pub struct GatewayOptions {
 pub struct AgentOptions {
     /// Servers to connect to.
     pub servers: Vec<ServerUrl>,
-    /// Token of role `node`.
-    pub token: Token,
+    /// Token of role `node`; none over loopback to a server of the same process.
+    pub token: Option<Token>,
     /// Outbox, logs and working directories of instances.
     pub data: PathBuf,
     /// The node's name.
@@ -127,19 +141,38 @@ pub struct AgentOptions {
     pub devices: String,
 }
 
-/// Runs everything on this machine.
-pub async fn up(options: UpOptions) -> Result<(), CliError> {
-    Err(unwired("up", &options))
+/// That nobody listens on `address` yet: said before anything is written. Port 0 is always free.
+fn check_free(address: SocketAddr) -> Result<(), CliError> {
+    match std::net::TcpListener::bind(address) {
+        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => Err(CliError::new(
+            Exit::Error,
+            "address_in_use",
+            format!("{address} is in use by another process"),
+            "stop that process (a tidemill that still runs?), or choose another address; port 0 picks a free one",
+        )),
+        Err(error) => Err(CliError::new(
+            Exit::Error,
+            "listen_failed",
+            format!("{address} cannot be listened on: {error}"),
+            "choose an address of this machine, and a port above 1023",
+        )),
+        Ok(_) => Ok(()),
+    }
 }
 
-/// Runs a server.
-pub async fn server(options: ServerOptions) -> Result<(), CliError> {
-    Err(unwired("server", &options))
-}
-
-/// Runs workers.
-pub async fn worker(options: WorkerOptions) -> Result<(), CliError> {
-    Err(unwired("worker", &options))
+/// Says where a process is reached in `endpoints.json`, whole or not at all.
+fn write_endpoints(data: &Path, api: &str, gateway: Option<&str>) -> Result<(), CliError> {
+    let endpoints = serde_json::json!({ "api": api, "gateway": gateway, "console": api });
+    let (path, aside) = (data.join("endpoints.json"), data.join("endpoints.json.new"));
+    let written = std::fs::write(&aside, format!("{endpoints}\n")).and_then(|()| std::fs::rename(&aside, &path));
+    written.map_err(|error| {
+        CliError::new(
+            Exit::Error,
+            "data_dir_unusable",
+            format!("{} cannot be written: {error}", path.display()),
+            "check its owner, its mode and the disk",
+        )
+    })
 }
 
 /// A token that is cancelled by the first SIGTERM or SIGINT. A second one ends the process at once.
@@ -171,9 +204,4 @@ pub fn until_told_to_end() -> Result<CancellationToken, CliError> {
         }
     });
     Ok(token)
-}
-
-fn unwired(role: &str, options: &dyn std::fmt::Debug) -> CliError {
-    tracing::debug!(?options, role, "role is not wired");
-    CliError::not_yet(format!("the role `{role}` is not wired yet"), "")
 }

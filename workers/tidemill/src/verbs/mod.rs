@@ -27,7 +27,7 @@ pub async fn run(cli: Cli) -> Result<(), CliError> {
     match cli.verb {
         Verb::Up(args) => role::up(args).await,
         Verb::Server(args) => role::server(args).await,
-        Verb::Worker(args) => role::worker(args, &global).await,
+        Verb::Worker(args) => role::worker(args).await,
         Verb::Gateway(args) => role::gateway(args, &global).await,
         Verb::Agent(args) => role::agent(args, &global).await,
         Verb::Token(args) => token::run(args, &global).await,

@@ -87,13 +87,19 @@ pub struct ServerArgs {
     /// Where the API listens
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7070", env = "TIDEMILL_LISTEN", hide_env_values = true, value_parser = parse_address)]
     pub listen: SocketAddr,
+    /// Copies JetStream keeps of each stream, where this server makes them; 3 survives the loss of a NATS server
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=5), env = "TIDEMILL_REPLICAS", hide_env_values = true)]
+    pub replicas: u8,
+    /// The cell: one control plane and its ledger
+    #[arg(long, value_name = "NAME", default_value = roles::store::DEFAULT_CELL, env = "TIDEMILL_CELL", hide_env_values = true)]
+    pub cell: String,
 }
 
 /// Arguments of `worker`.
 #[derive(Debug, Args)]
 #[command(after_help = WORKER_EXAMPLES)]
 pub struct WorkerArgs {
-    /// Which workers: `scheduler`, `failover`, or `all`
+    /// Which workers: `scheduler`, `failover`, `evidence`, or `all`
     #[arg(required = true, value_name = "NAME")]
     pub names: Vec<String>,
     /// The NATS servers that hold the ledger
@@ -102,6 +108,9 @@ pub struct WorkerArgs {
     /// Where snapshots are kept [default: the user's data directory]
     #[arg(long, value_name = "DIR", env = "TIDEMILL_DATA", hide_env_values = true)]
     pub data: Option<PathBuf>,
+    /// The cell
+    #[arg(long, value_name = "NAME", default_value = roles::store::DEFAULT_CELL, env = "TIDEMILL_CELL", hide_env_values = true)]
+    pub cell: String,
 }
 
 /// Arguments of `gateway`.
@@ -220,18 +229,19 @@ pub async fn server(args: ServerArgs) -> Result<(), CliError> {
         nats: args.nats,
         nats_monitor: args.nats_monitor,
         listen: args.listen,
+        replicas: usize::from(args.replicas),
+        cell: args.cell,
     })
     .await
 }
 
 /// Runs `worker`.
-pub async fn worker(args: WorkerArgs, global: &GlobalArgs) -> Result<(), CliError> {
+pub async fn worker(args: WorkerArgs) -> Result<(), CliError> {
     roles::worker(WorkerOptions {
         names: worker_names(&args.names)?,
         nats: args.nats,
         data: args.data.unwrap_or_else(paths::default_data_dir),
-        servers: global.server.clone(),
-        token: global.explicit_token()?,
+        cell: args.cell,
     })
     .await
 }
@@ -286,7 +296,7 @@ pub async fn agent(args: AgentArgs, global: &GlobalArgs) -> Result<(), CliError>
     })?;
     roles::agent(AgentOptions {
         servers: servers(global, node.more_servers),
-        token: required_token(global, "node")?,
+        token: Some(required_token(global, "node")?),
         data: node.data,
         name: node.name,
         supply: node.supply,

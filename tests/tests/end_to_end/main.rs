@@ -1,0 +1,8 @@
+//! End to end: the binary as users run it, with real processes behind the gateway.
+#![allow(clippy::unwrap_used)]
+
+mod crashes;
+mod errors;
+mod first_light;
+mod on_nats;
+mod wide;

@@ -1,0 +1,174 @@
+//! Opening what a process reads and writes: ledger, observations, and the way commands travel.
+//!
+//! The embedded form is two SQLite files in the data directory, the clustered one two streams in JetStream; from here
+//! up nobody can tell which it is. A ledger comes into being only here, and only where there is no sign that there ever
+//! was one: a data directory that holds a checkpoint but no ledger is an alarm, not an empty start.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tidemill_bus::checkpoint::Checkpoint;
+use tidemill_bus::embedded::EmbeddedLedger;
+use tidemill_bus::identity::{CellName, Genesis, LedgerId};
+use tidemill_bus::jetstream::{JetStreamLedger, Nats, StreamLimits};
+use tidemill_bus::ledger::{Ledger, OpenError};
+use tidemill_bus::observations::{EmbeddedObservations, JetStreamObservations, ObservationLimits, Observations};
+use tidemill_bus::remote::NatsTransport;
+use tidemill_bus::sequencer::checkpoint_path;
+
+use crate::exit::{CliError, Exit};
+
+/// The cell's name where nobody gives one.
+pub const DEFAULT_CELL: &str = "main";
+
+/// File of the embedded ledger in a data directory.
+pub fn ledger_path(data: &Path) -> PathBuf {
+    data.join("ledger.sqlite")
+}
+
+/// What a process works with.
+#[derive(Clone)]
+pub struct Store {
+    /// The log.
+    pub ledger: Arc<dyn Ledger>,
+    /// Beats and samples.
+    pub observations: Arc<dyn Observations>,
+    /// How commands reach a leader in another process; none where there is only this one.
+    pub transport: Option<NatsTransport>,
+}
+
+/// Where JetStream is and how its streams are made.
+#[derive(Debug, Clone)]
+pub struct JetStreamOptions {
+    /// Servers, comma-separated.
+    pub urls: String,
+    /// Their monitoring addresses.
+    pub monitors: Vec<String>,
+    /// Copies kept of each stream, where they are made anew.
+    pub replicas: usize,
+    /// The cell.
+    pub cell: String,
+}
+
+fn refused(error: &OpenError) -> CliError {
+    let exit = match error {
+        OpenError::Missing { .. } | OpenError::Exists { .. } | OpenError::OtherCell { .. } => Exit::Refused,
+        OpenError::Unavailable { .. } => Exit::Unreachable,
+        OpenError::DataInUse { .. } => Exit::Conflict,
+        OpenError::Unreadable { .. } | OpenError::ServerTooOld { .. } => Exit::Error,
+    };
+    CliError::new(exit, error.code(), error.to_string(), error.next_step())
+}
+
+fn cell_name(cell: &str) -> Result<CellName, CliError> {
+    CellName::new(cell).map_err(|error| CliError::usage(error.to_string(), "give the cell another name"))
+}
+
+/// Makes a role's data directory.
+pub fn make_dir(data: &Path) -> Result<(), CliError> {
+    std::fs::create_dir_all(data).map_err(|error| {
+        CliError::new(
+            Exit::Error,
+            "data_dir_unusable",
+            format!("the data directory {} cannot be used: {error}", data.display()),
+            "check its owner, its mode and the disk, or give another with --data",
+        )
+    })
+}
+
+/// That this directory's checkpoint does not speak of a ledger that should be here.
+fn check_never_existed(data: &Path, place: &str) -> Result<(), CliError> {
+    let checkpoint = Checkpoint::load(&checkpoint_path(data))
+        .map_err(|error| CliError::new(Exit::Refused, error.code(), error.to_string(), "move the file away to go on"))?;
+    match checkpoint.filter(|c| c.anchor.sequence > 0) {
+        None => Ok(()),
+        Some(checkpoint) => Err(CliError::new(
+            Exit::Refused,
+            "ledger_missing",
+            format!(
+                "{place} holds no ledger, but this data directory has seen one up to sequence {}",
+                checkpoint.anchor.sequence
+            ),
+            "restore the ledger from a backup; to begin anew, give an empty data directory with --data",
+        )),
+    }
+}
+
+/// Opens the embedded ledger and observations in `data`, making them where there never were any.
+pub fn open_embedded(data: &Path) -> Result<Store, CliError> {
+    make_dir(data)?;
+    let path = ledger_path(data);
+    let opened = match EmbeddedLedger::open(&path, None) {
+        Err(OpenError::Missing { place }) => {
+            check_never_existed(data, &place)?;
+            let genesis = Genesis::new(cell_name(DEFAULT_CELL)?, LedgerId::generate());
+            EmbeddedLedger::create(&path, &genesis, None)
+        }
+        opened => opened,
+    };
+    let ledger = opened.map_err(|error| refused(&error))?;
+    let observations =
+        EmbeddedObservations::open(&data.join("observations.sqlite"), ObservationLimits::default())
+            .map_err(|error| refused(&error))?;
+    Ok(Store {
+        ledger: Arc::new(ledger),
+        observations: Arc::new(observations),
+        transport: None,
+    })
+}
+
+/// Opens the cell's streams. With `create`, makes them where neither JetStream nor `data` knows of any.
+pub async fn open_jetstream(data: &Path, options: &JetStreamOptions, create: bool) -> Result<Store, CliError> {
+    make_dir(data)?;
+    let cell = cell_name(&options.cell)?;
+    let nats = Nats::connect(&options.urls, "tidemill", options.monitors.clone())
+        .await
+        .map_err(|error| refused(&error))?;
+    let limits = StreamLimits {
+        replicas: options.replicas,
+        ..StreamLimits::default()
+    };
+    let opened = match JetStreamLedger::open(&nats, &cell).await {
+        Err(OpenError::Missing { place }) if create => {
+            check_never_existed(data, &place)?;
+            let genesis = Genesis::new(cell.clone(), LedgerId::generate());
+            match JetStreamLedger::create(&nats, &genesis, &limits).await {
+                // Another server was quicker: its ledger is the cell's.
+                Err(OpenError::Exists { .. }) => JetStreamLedger::open(&nats, &cell).await,
+                created => created,
+            }
+        }
+        opened => opened,
+    };
+    let ledger = opened.map_err(|error| refused(&error))?;
+    let observations = JetStreamObservations::open(&nats, ledger.genesis(), &limits)
+        .await
+        .map_err(|error| refused(&error))?;
+    Ok(Store {
+        ledger: Arc::new(ledger),
+        observations: Arc::new(observations),
+        transport: Some(NatsTransport::new(&nats, &cell)),
+    })
+}
+
+/// A process's name among those of the cell, recorded with each epoch and term it holds: made up at the first start on
+/// a data directory and kept there, so that a restart is the same holder coming back.
+pub fn stable_name(data: &Path, role: &str) -> Result<String, CliError> {
+    let path = data.join("name");
+    if let Ok(name) = std::fs::read_to_string(&path)
+        && !name.trim().is_empty()
+    {
+        return Ok(name.trim().to_owned());
+    }
+    let random = LedgerId::generate().to_string();
+    let name = format!("{role}-{}", &random[random.len() - 6..]);
+    let kept = std::fs::write(&path, format!("{name}\n"));
+    kept.map(|()| name).map_err(|error| {
+        CliError::new(
+            Exit::Error,
+            "data_dir_unusable",
+            format!("{} cannot be written: {error}", path.display()),
+            "check its owner, its mode and the disk",
+        )
+    })
+}
