@@ -18,9 +18,7 @@ use tidemill_domain::time::Span;
 
 use crate::history::entity_text;
 use crate::resolve::kind;
-use crate::rows::{
-    InstanceRow, count, device_row, filter_sentence, instance_row, node_row, queue_row, service_row,
-};
+use crate::rows::{InstanceRow, count, device_row, filter_sentence, instance_row, node_row, queue_row, service_row};
 
 /// Why one thing is as it is.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -130,7 +128,11 @@ pub fn explain(state: &State, entity: &Entity) -> Option<Explain> {
         Entity::Credential(id) => {
             let token = state.credentials.get(id)?;
             let (word, reason, next) = match (token.revoked, token.expires_at) {
-                (true, _) => ("revoked", "someone revoked it".to_owned(), "make a new one with `tidemill token create`"),
+                (true, _) => (
+                    "revoked",
+                    "someone revoked it".to_owned(),
+                    "make a new one with `tidemill token create`",
+                ),
                 (false, Some(end)) => ("active", format!("it is valid until {end}"), "nothing"),
                 (false, None) => ("active", "it is valid until revoked".to_owned(), "nothing"),
             };
@@ -181,11 +183,23 @@ fn cell(state: &State) -> Explain {
         fact(format!("epoch {} began at {}", cell.epoch, cell.epoch_started_at)),
     ];
     let reason = format!("{} leads in epoch {}", cell.leader, cell.epoch);
-    told(&Entity::Cell, cell.name.clone(), "led", reason, facts, "nothing; `tidemill doctor` looks closer")
+    told(
+        &Entity::Cell,
+        cell.name.clone(),
+        "led",
+        reason,
+        facts,
+        "nothing; `tidemill doctor` looks closer",
+    )
 }
 
 fn candidates(state: &State, placement: &Placement) -> Vec<CandidateRow> {
-    let name = |id: &NodeId| state.nodes.get(id).map_or_else(|| id.to_string(), |n| n.name.to_string());
+    let name = |id: &NodeId| {
+        state
+            .nodes
+            .get(id)
+            .map_or_else(|| id.to_string(), |n| n.name.to_string())
+    };
     let row = |c: &tidemill_domain::events::placement::Candidate| CandidateRow {
         node: c.node,
         name: name(&c.node),
@@ -229,9 +243,20 @@ fn service(state: &State, id: ServiceId) -> Option<Explain> {
         (c.pending, "pending"),
         (c.draining, "draining"),
     ];
-    let stages: Vec<String> = stages.iter().filter(|(n, _)| *n > 0).map(|(n, word)| format!("{n} {word}")).collect();
-    let stages = if stages.is_empty() { "none".to_owned() } else { stages.join(", ") };
-    facts.push(recorded(format!("{} wanted; instances: {stages}", count(row.desired as usize, "replica")), entry.changed));
+    let stages: Vec<String> = stages
+        .iter()
+        .filter(|(n, _)| *n > 0)
+        .map(|(n, word)| format!("{n} {word}"))
+        .collect();
+    let stages = if stages.is_empty() {
+        "none".to_owned()
+    } else {
+        stages.join(", ")
+    };
+    facts.push(recorded(
+        format!("{} wanted; instances: {stages}", count(row.desired as usize, "replica")),
+        entry.changed,
+    ));
     if let Some(failure) = &row.last_failure {
         let row_of = match row.failures {
             0 => String::new(),
@@ -243,8 +268,13 @@ fn service(state: &State, id: ServiceId) -> Option<Explain> {
         facts.push(fact(format!("no new instance before {retry_at}")));
     }
     if let Some(over) = &row.scale_override {
-        let until = over.until.map_or_else(|| "until released".to_owned(), |t| format!("until {t}"));
-        facts.push(fact(format!("{} set by hand {until}", count(over.replicas as usize, "replica"))));
+        let until = over
+            .until
+            .map_or_else(|| "until released".to_owned(), |t| format!("until {t}"));
+        facts.push(fact(format!(
+            "{} set by hand {until}",
+            count(over.replicas as usize, "replica")
+        )));
     }
     let shown = waits.or(entry.placed.as_ref());
     if waits.is_none()
@@ -256,13 +286,23 @@ fn service(state: &State, id: ServiceId) -> Option<Explain> {
     let next = match (&queue, row.state.as_str()) {
         (Some(queue), _) => queue.next_step.clone(),
         (None, "starting" | "updating" | "degraded") => {
-            format!("wait; `tidemill instances` shows each, `tidemill logs INSTANCE` what one of {} says", row.name)
+            format!(
+                "wait; `tidemill instances` shows each, `tidemill logs INSTANCE` what one of {} says",
+                row.name
+            )
         }
         (None, "stopped") => format!("`tidemill start service/{}` runs it again", row.name),
         (None, "idle") => "raise scale.min, or set a count with `tidemill scale`".to_owned(),
         (None, _) => "nothing".to_owned(),
     };
-    let mut explain = told(&Entity::Service(id), entry.full_name(), row.state, row.reason, facts, next);
+    let mut explain = told(
+        &Entity::Service(id),
+        entry.full_name(),
+        row.state,
+        row.reason,
+        facts,
+        next,
+    );
     explain.candidates = shown.map(|p| candidates(state, p)).unwrap_or_default();
     Some(explain)
 }
@@ -324,7 +364,9 @@ fn instance_next(entry: &Instance, failing: bool, placement: Option<&Placement>)
         InstanceState::Failed if failing => {
             format!("read `tidemill logs {id}`, correct the declaration and apply it again")
         }
-        InstanceState::Stopped | InstanceState::Failed => "nothing: another takes its place where one is wanted".to_owned(),
+        InstanceState::Stopped | InstanceState::Failed => {
+            "nothing: another takes its place where one is wanted".to_owned()
+        }
         InstanceState::Lost => "nothing: another takes its place; bring its node back to free its devices".to_owned(),
     }
 }
@@ -333,7 +375,10 @@ fn node(state: &State, id: NodeId) -> Option<Explain> {
     let entry = state.nodes.get(&id)?;
     let row = node_row(state, id)?;
     let mut facts = vec![
-        recorded(format!("it became {}, or its inventory changed,", row.state), entry.changed),
+        recorded(
+            format!("it became {}, or its inventory changed,", row.state),
+            entry.changed,
+        ),
         fact(format!(
             "{}: {} free, {} lost; {} placed",
             count(row.devices as usize, "device"),
@@ -357,10 +402,19 @@ fn node(state: &State, id: NodeId) -> Option<Explain> {
         NodeState::Joining => "wait: its inventory is being accepted",
         NodeState::Ready => "nothing",
         NodeState::Suspect => "wait: it is trusted again when it is heard, and given up if it is not",
-        NodeState::Lost => "start its agent again, or check its machine and network; its instances are replaced elsewhere",
+        NodeState::Lost => {
+            "start its agent again, or check its machine and network; its instances are replaced elsewhere"
+        }
         NodeState::Left => "nothing; starting its agent brings it back",
     };
-    Some(told(&Entity::Node(id), row.name.to_string(), row.state, row.reason, facts, next))
+    Some(told(
+        &Entity::Node(id),
+        row.name.to_string(),
+        row.state,
+        row.reason,
+        facts,
+        next,
+    ))
 }
 
 fn device(state: &State, id: DeviceId) -> Option<Explain> {

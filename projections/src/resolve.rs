@@ -111,7 +111,10 @@ pub(crate) fn choose(exact: Vec<Match>, prefixed: impl FnOnce() -> Vec<Match>) -
     let services = found.iter().filter(|m| m.kind == "service").count();
     if services > 1 {
         let default = format!("{}/", Name::default_tenant());
-        if found.iter().any(|m| m.kind == "service" && m.name.starts_with(&default)) {
+        if found
+            .iter()
+            .any(|m| m.kind == "service" && m.name.starts_with(&default))
+        {
             found.retain(|m| m.kind != "service" || m.name.starts_with(&default));
         }
     }
@@ -136,16 +139,29 @@ fn exact(state: &State, query: &Query<'_>) -> Vec<Match> {
         found.extend(node.map(|n| Match::new(Entity::Node(n.id), n.name.as_str())));
     }
     if query.wants("service") {
-        let by_id = query.text.parse::<ServiceId>().ok().and_then(|id| state.services.get(&id));
+        let by_id = query
+            .text
+            .parse::<ServiceId>()
+            .ok()
+            .and_then(|id| state.services.get(&id));
         let (tenant, name) = query.service();
         let named = state
             .services
             .values()
             .filter(|s| s.name.as_str() == name && tenant.is_none_or(|t| s.tenant.as_str() == t));
-        found.extend(by_id.into_iter().chain(named).map(|s| Match::new(Entity::Service(s.id), s.full_name())));
+        found.extend(
+            by_id
+                .into_iter()
+                .chain(named)
+                .map(|s| Match::new(Entity::Service(s.id), s.full_name())),
+        );
     }
     if query.wants("instance")
-        && let Some(instance) = query.text.parse::<InstanceId>().ok().and_then(|id| state.instances.get(&id))
+        && let Some(instance) = query
+            .text
+            .parse::<InstanceId>()
+            .ok()
+            .and_then(|id| state.instances.get(&id))
     {
         found.push(instance_match(state, instance.id));
     }
@@ -156,7 +172,11 @@ fn exact(state: &State, query: &Query<'_>) -> Vec<Match> {
         found.extend(device.map(|d| Match::new(Entity::Device(d.id), d.uuid.as_str())));
     }
     if query.wants("token")
-        && let Some(token) = query.text.parse::<CredentialId>().ok().and_then(|id| state.credentials.get(&id))
+        && let Some(token) = query
+            .text
+            .parse::<CredentialId>()
+            .ok()
+            .and_then(|id| state.credentials.get(&id))
     {
         found.push(Match::new(Entity::Credential(token.id), token.id.to_string()));
     }

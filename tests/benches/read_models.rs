@@ -32,13 +32,19 @@ fn main() {
     // `cargo test --benches` passes flags; the full size is for `cargo bench`.
     let asked = std::env::args().skip(1).find_map(|arg| arg.parse::<u64>().ok());
     let events = asked.unwrap_or(if cfg!(debug_assertions) { 20_000 } else { 1_000_000 });
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     runtime.block_on(run(events));
 }
 
 fn line(name: &str, value: serde_json::Value) {
     eprintln!("{name:<34} {value}");
-    println!("{}", serde_json::json!({"bench": "read_models", "case": name, "value": value}));
+    println!(
+        "{}",
+        serde_json::json!({"bench": "read_models", "case": name, "value": value})
+    );
 }
 
 async fn run(events: u64) {
@@ -81,7 +87,9 @@ fn millis(time: Duration) -> serde_json::Value {
 fn churn(events: u64) -> Cell {
     let mut cell = Cell::new(1);
     let nodes: Vec<_> = (0..10).map(|n| cell.join(&format!("node-{n}"), 100)).collect();
-    let services: Vec<_> = (0..5).map(|n| cell.declare("default", &format!("service-{n}"), WAVE, WAVE)).collect();
+    let services: Vec<_> = (0..5)
+        .map(|n| cell.declare("default", &format!("service-{n}"), WAVE, WAVE))
+        .collect();
     cell.flush();
     let mut turn = 0;
     while cell.state.events < events {
@@ -150,7 +158,8 @@ fn raw_upserts(dir: &Path, events: u64) -> f64 {
     let conn = rusqlite::Connection::open(dir.join("raw.sqlite")).unwrap();
     conn.pragma_update(None, "journal_mode", "WAL").unwrap();
     conn.pragma_update(None, "synchronous", "NORMAL").unwrap();
-    conn.execute_batch("CREATE TABLE rows (id TEXT PRIMARY KEY, body TEXT NOT NULL) STRICT").unwrap();
+    conn.execute_batch("CREATE TABLE rows (id TEXT PRIMARY KEY, body TEXT NOT NULL) STRICT")
+        .unwrap();
     let body = "x".repeat(700);
     let mut rng = Rng::new(3);
     let begin = Instant::now();
@@ -190,7 +199,10 @@ async fn at(near: &TimeTravel, cell: &Cell) {
         let sequence = 1 + rng.below(cell.records.len()) as u64;
         let begin = Instant::now();
         let moment = near.moment(At::Sequence(sequence)).await.unwrap();
-        assert_eq!(moment.lists().nodes(&Filter::default()).unwrap().rows.len(), moment.state.nodes.len());
+        assert_eq!(
+            moment.lists().nodes(&Filter::default()).unwrap().rows.len(),
+            moment.state.nodes.len()
+        );
         by_sequence.push(begin.elapsed());
         let begin = Instant::now();
         let instances = near.moment(At::Time(moment.recorded_at)).await.unwrap();
@@ -210,7 +222,10 @@ async fn queries(models: &ReadModels) {
     line("query_pool_ms", millis(begin.elapsed()));
     let begin = Instant::now();
     let devices = models.devices(Filter::default()).await.unwrap();
-    line(&format!("query_{}_devices_ms", devices.rows.len()), millis(begin.elapsed()));
+    line(
+        &format!("query_{}_devices_ms", devices.rows.len()),
+        millis(begin.elapsed()),
+    );
     let begin = Instant::now();
     let last = EventFilter {
         newest: true,

@@ -153,7 +153,11 @@ fn interrupted_anywhere_the_tables_are_the_same() {
             match projection.apply(&cell.records[next..], |_| {}) {
                 Err(ProjectError::Interrupted) => interruptions += 1,
                 Ok(()) => {
-                    assert_eq!(projection.dump().unwrap(), whole, "run {run}, {interruptions} interruptions");
+                    assert_eq!(
+                        projection.dump().unwrap(),
+                        whole,
+                        "run {run}, {interruptions} interruptions"
+                    );
                     break;
                 }
                 Err(error) => panic!("run {run}: {error}"),
@@ -171,13 +175,17 @@ fn a_redelivery_changes_nothing() {
     projection.apply(&cell.records, |_| {}).unwrap();
     let before = projection.dump().unwrap();
     let last = &cell.records[cell.records.len() - 100..];
-    projection.apply(last, |_| panic!("a redelivery committed something")).unwrap();
+    projection
+        .apply(last, |_| panic!("a redelivery committed something"))
+        .unwrap();
     assert_eq!(projection.dump().unwrap(), before);
     drop(projection);
     let mut reopened = open(dir.path(), options(50));
     let next = reopened.next_sequence() as usize - 1;
     reopened.apply(&cell.records[next..], |_| {}).unwrap();
-    reopened.apply(last, |_| panic!("a redelivery committed something")).unwrap();
+    reopened
+        .apply(last, |_| panic!("a redelivery committed something"))
+        .unwrap();
     assert_eq!(reopened.dump().unwrap(), before);
 }
 
@@ -218,7 +226,11 @@ async fn the_past_is_what_stood_there_then() {
             for filter in &filters {
                 let stood = model_lists(&models, filter).await;
                 assert_eq!(moment_lists(&moment, filter), stood, "seed {seed} at {sequence}");
-                assert_eq!(moment_lists(&nearby, filter), stood, "seed {seed} at {sequence}, from a snapshot");
+                assert_eq!(
+                    moment_lists(&nearby, filter),
+                    stood,
+                    "seed {seed} at {sequence}, from a snapshot"
+                );
             }
             // A time is the last record not recorded later.
             let time = recorded_at(&cell.records[at - 1]);
@@ -231,7 +243,12 @@ async fn the_past_is_what_stood_there_then() {
 }
 
 fn recorded_at(raw: &RawRecord) -> Timestamp {
-    Timestamp(tidemill_bus::record::Record::decode(&raw.body).unwrap().header.recorded_at)
+    Timestamp(
+        tidemill_bus::record::Record::decode(&raw.body)
+            .unwrap()
+            .header
+            .recorded_at,
+    )
 }
 
 /// Events from the tables, from the ledger, and from the ledger behind a snapshot are the same.
@@ -251,21 +268,41 @@ async fn events_agree(models: &ReadModels, bare: &TimeTravel, near: &TimeTravel,
             after: rng.below(all.rows.len() / 2) as u64,
             about: rng.chance(60).then(|| rng.pick(&entities).unwrap().clone()),
             tenant: rng.chance(20).then(|| "acme".parse().unwrap()),
-            kinds: if rng.chance(20) { vec!["InstancesPlaced".into(), "nodejoined".into()] } else { vec![] },
+            kinds: if rng.chance(20) {
+                vec!["InstancesPlaced".into(), "nodejoined".into()]
+            } else {
+                vec![]
+            },
             since: rng.chance(30).then(|| all.rows[rng.below(all.rows.len())].time),
             newest: rng.chance(30),
             limit: Some(1 + rng.below(30)),
             ..EventFilter::default()
         };
         let page = models.events(filter.clone()).await.unwrap();
-        assert_eq!(bare.events(filter.clone(), At::Latest).await.unwrap().rows, page.rows, "{filter:?}");
-        assert_eq!(near.events(filter.clone(), At::Latest).await.unwrap().rows, page.rows, "{filter:?}");
+        assert_eq!(
+            bare.events(filter.clone(), At::Latest).await.unwrap().rows,
+            page.rows,
+            "{filter:?}"
+        );
+        assert_eq!(
+            near.events(filter.clone(), At::Latest).await.unwrap().rows,
+            page.rows,
+            "{filter:?}"
+        );
         // Pages add up to the whole.
-        let whole = EventFilter { limit: None, newest: false, ..filter.clone() };
+        let whole = EventFilter {
+            limit: None,
+            newest: false,
+            ..filter.clone()
+        };
         let whole = models.events(whole).await.unwrap().rows;
         let (mut paged, mut mark) = (Vec::new(), None);
         loop {
-            let filter = EventFilter { newest: false, page: mark.clone(), ..filter.clone() };
+            let filter = EventFilter {
+                newest: false,
+                page: mark.clone(),
+                ..filter.clone()
+            };
             let page = models.events(filter.clone()).await.unwrap();
             assert_eq!(near.events(filter, At::Latest).await.unwrap().rows, page.rows);
             paged.extend(page.rows);
@@ -312,12 +349,17 @@ async fn the_engine_follows_and_resumes() {
     );
     for round in 0..2 {
         let shutdown = CancellationToken::new();
-        let projector = Projector::start(Arc::new(ledger.clone()), config.clone(), shutdown.clone()).await.unwrap();
+        let projector = Projector::start(Arc::new(ledger.clone()), config.clone(), shutdown.clone())
+            .await
+            .unwrap();
         settled(&projector, half as u64).await;
         if round == 1 {
             use tidemill_bus::ledger::Ledger as _;
             for record in &cell.records[half..] {
-                ledger.append(record.sequence - 1, record.body.clone(), &Default::default()).await.unwrap();
+                ledger
+                    .append(record.sequence - 1, record.body.clone(), &Default::default())
+                    .await
+                    .unwrap();
             }
             settled(&projector, cell.records.len() as u64).await;
             let progress = projector.models().progress().unwrap().borrow().clone();
@@ -347,15 +389,24 @@ async fn another_a_shorter_or_a_forked_ledger_is_noticed_and_built_anew() {
         let ledger =
             tidemill_bus::memory::MemoryLedger::with_records(genesis(), records.iter().map(|r| r.body.clone()));
         let shutdown = CancellationToken::new();
-        let projector = Projector::start(Arc::new(ledger), config.clone(), shutdown.clone()).await.unwrap();
+        let projector = Projector::start(Arc::new(ledger), config.clone(), shutdown.clone())
+            .await
+            .unwrap();
         let last = records.last().unwrap();
         let hash = tidemill_bus::record::Record::decode(&last.body).unwrap().hash;
         let mut progress = projector.models().progress().unwrap();
         let reached = progress.wait_for(|p| p.sequence == last.sequence && p.hash == hash);
-        tokio::time::timeout(Duration::from_secs(20), reached).await.expect(why).unwrap();
+        tokio::time::timeout(Duration::from_secs(20), reached)
+            .await
+            .expect(why)
+            .unwrap();
         shutdown.cancel();
         projector.stopped().await;
-        assert_eq!(open(dir.path(), options(1)).dump().unwrap(), built(records, 4_000), "{why}");
+        assert_eq!(
+            open(dir.path(), options(1)).dump().unwrap(),
+            built(records, 4_000),
+            "{why}"
+        );
     }
     // Another ledger id is told at once.
     let foreign = tidemill_bus::identity::Genesis {
@@ -373,16 +424,24 @@ async fn a_ledger_cut_under_the_engine_is_noticed() {
     let dir = tempfile::tempdir().unwrap();
     let shutdown = CancellationToken::new();
     let config = ProjectorConfig::in_dir(dir.path());
-    let projector = Projector::start(Arc::new(ledger.clone()), config, shutdown.clone()).await.unwrap();
+    let projector = Projector::start(Arc::new(ledger.clone()), config, shutdown.clone())
+        .await
+        .unwrap();
     settled(&projector, cell.records.len() as u64).await;
     let cut = cell.records.len() as u64 / 2;
     ledger.truncate(cut);
     let mut progress = projector.models().progress().unwrap();
     let rebuilt = progress.wait_for(|p| p.sequence == cut && p.condition == Condition::Following);
-    tokio::time::timeout(Duration::from_secs(20), rebuilt).await.unwrap().unwrap();
+    tokio::time::timeout(Duration::from_secs(20), rebuilt)
+        .await
+        .unwrap()
+        .unwrap();
     shutdown.cancel();
     projector.stopped().await;
-    assert_eq!(open(dir.path(), options(1)).dump().unwrap(), built(&cell.records[..cut as usize], 4_000));
+    assert_eq!(
+        open(dir.path(), options(1)).dump().unwrap(),
+        built(&cell.records[..cut as usize], 4_000)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -398,14 +457,22 @@ async fn a_damaged_record_stops_the_engine_visibly_and_a_damaged_file_is_built_a
     std::fs::write(dir.path().join(FILE), vec![b'x'; 8192]).unwrap();
     let shutdown = CancellationToken::new();
     let config = ProjectorConfig::in_dir(dir.path());
-    let projector = Projector::start(Arc::new(ledger.clone()), config, shutdown.clone()).await.unwrap();
+    let projector = Projector::start(Arc::new(ledger.clone()), config, shutdown.clone())
+        .await
+        .unwrap();
     let mut progress = projector.models().progress().unwrap();
     let stalled = progress.wait_for(|p| matches!(&p.condition, Condition::Stalled { code, .. } if code.starts_with("ledger_") || code.starts_with("record_")));
-    tokio::time::timeout(Duration::from_secs(20), stalled).await.unwrap().unwrap();
+    tokio::time::timeout(Duration::from_secs(20), stalled)
+        .await
+        .unwrap()
+        .unwrap();
     // Mended, it goes on by itself.
     ledger.overwrite(bad, cell.records[bad as usize - 1].body.clone());
     settled(&projector, cell.records.len() as u64).await;
     shutdown.cancel();
     projector.stopped().await;
-    assert_eq!(open(dir.path(), options(1)).dump().unwrap(), built(&cell.records, 4_000));
+    assert_eq!(
+        open(dir.path(), options(1)).dump().unwrap(),
+        built(&cell.records, 4_000)
+    );
 }

@@ -12,6 +12,7 @@
 //! Rejected: one consumer and one file a view; they would stand at different sequences, and a page that joins two of
 //! them would show what never was.
 
+mod error;
 pub mod progress;
 mod projection;
 mod projector;
@@ -20,6 +21,7 @@ pub mod schema;
 pub mod snapshots;
 pub mod view;
 
+pub use error::{ProjectError, Stale};
 pub use progress::{Condition, Progress};
-pub use projection::{Point, ProjectError, Projection, ProjectionOptions, Stale};
+pub use projection::{Point, Projection, ProjectionOptions};
 pub use projector::{Projector, ProjectorConfig};

@@ -4,16 +4,17 @@ use std::collections::HashSet;
 use std::path::Path;
 
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
-use tidemill_bus::chain::{ChainError, ChainFault, ChainReader};
+use tidemill_bus::chain::{ChainFault, ChainReader};
 use tidemill_bus::digest::{Anchor, Digest};
 use tidemill_bus::identity::Genesis;
 use tidemill_bus::ledger::RawRecord;
 use tidemill_bus::record::Record;
 use tidemill_domain::commit::{Address, Commit, CommitHeader};
-use tidemill_domain::events::{DecodeError, Event};
-use tidemill_domain::state::{ApplyError, Entity, EventMeta, STATE_VERSION, State, Touched};
+use tidemill_domain::events::Event;
+use tidemill_domain::state::{Entity, EventMeta, STATE_VERSION, State, Touched};
 use tidemill_domain::time::Timestamp;
 
+use super::error::{ProjectError, Stale};
 use super::retire::Leaving;
 use super::view::{HistoryEvent, View, views};
 use super::{schema, snapshots};
@@ -54,73 +55,6 @@ pub enum Point {
     Written,
     /// Committed, nobody knows.
     Committed,
-}
-
-/// Why the tables are not those of this ledger, or not of this build.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Stale {
-    /// They were built from another ledger.
-    #[error("they were built from ledger {found} of cell {cell}")]
-    OtherLedger {
-        /// That ledger's id.
-        found: String,
-        /// Its cell.
-        cell: String,
-    },
-    /// The ledger ends before them: an older copy was put back.
-    #[error("they stand at record {sequence}, and the ledger ends at {last}")]
-    Shorter {
-        /// Where they stand.
-        sequence: u64,
-        /// Where the ledger ends.
-        last: u64,
-    },
-    /// The ledger has another record where they stand.
-    #[error("the ledger's history was replaced at or before record {sequence}")]
-    Forked {
-        /// First record that does not fit.
-        sequence: u64,
-    },
-    /// Another build wrote them.
-    #[error("they were written by another release")]
-    OtherVersion,
-    /// Their file was damaged.
-    #[error("their file was damaged: {reason}")]
-    Damaged {
-        /// SQLite's words.
-        reason: String,
-    },
-}
-
-/// Why a batch failed. The projection is to be dropped and opened again: its tables stand before the batch.
-#[derive(Debug, thiserror::Error)]
-pub enum ProjectError {
-    /// The tables are of another history; see [`Projection::reset`].
-    #[error("the read models are stale: {0}")]
-    Stale(#[from] Stale),
-    /// The ledger does not hold.
-    #[error(transparent)]
-    Chain(#[from] ChainError),
-    /// An event that this build cannot read.
-    #[error("record {sequence}: {error}")]
-    Decode {
-        /// Where.
-        sequence: u64,
-        /// What.
-        error: DecodeError,
-    },
-    /// An event that does not fit the state.
-    #[error(transparent)]
-    Apply(#[from] ApplyError),
-    /// The file cannot be read or written.
-    #[error("the read models' file: {0}")]
-    Sqlite(#[from] rusqlite::Error),
-    /// A test broke it off.
-    #[error("interrupted")]
-    Interrupted,
-    /// The writer panicked.
-    #[error("the writer panicked")]
-    Panicked,
 }
 
 /// Tables and the state they are of.
@@ -192,15 +126,19 @@ impl Projection {
     fn resume(&mut self) -> Result<Option<Stale>, ProjectError> {
         let row = self
             .conn
-            .query_row("SELECT cell, ledger, sequence, hash, state_version FROM cursor", [], |row| {
-                Ok((
-                    row.get::<_, String>(0)?,
-                    row.get::<_, String>(1)?,
-                    row.get::<_, i64>(2)?,
-                    row.get::<_, [u8; 32]>(3)?,
-                    row.get::<_, u32>(4)?,
-                ))
-            })
+            .query_row(
+                "SELECT cell, ledger, sequence, hash, state_version FROM cursor",
+                [],
+                |row| {
+                    Ok((
+                        row.get::<_, String>(0)?,
+                        row.get::<_, String>(1)?,
+                        row.get::<_, i64>(2)?,
+                        row.get::<_, [u8; 32]>(3)?,
+                        row.get::<_, u32>(4)?,
+                    ))
+                },
+            )
             .optional()?;
         let Some((cell, ledger, sequence, hash, version)) = row else {
             self.reset()?;
@@ -335,11 +273,13 @@ impl Projection {
 
 impl Fold {
     fn check(&mut self, raw: &RawRecord) -> Result<Record, ProjectError> {
-        self.chain.check(raw.sequence, &raw.body).map_err(|error| match error.fault {
-            // It does not follow what was read before: most likely another history has taken the ledger's place.
-            ChainFault::BrokenLink { .. } => Stale::Forked { sequence: raw.sequence }.into(),
-            _ => error.into(),
-        })
+        self.chain
+            .check(raw.sequence, &raw.body)
+            .map_err(|error| match error.fault {
+                // It does not follow what was read before: most likely another history has taken the ledger's place.
+                ChainFault::BrokenLink { .. } => Stale::Forked { sequence: raw.sequence }.into(),
+                _ => error.into(),
+            })
     }
 
     /// Folds a record whose rows are written.
@@ -423,7 +363,12 @@ impl Fold {
     }
 
     fn point(&mut self, point: Point) -> Result<(), ProjectError> {
-        if self.options.interrupt.as_mut().is_some_and(|interrupt| interrupt(point)) {
+        if self
+            .options
+            .interrupt
+            .as_mut()
+            .is_some_and(|interrupt| interrupt(point))
+        {
             return Err(ProjectError::Interrupted);
         }
         Ok(())

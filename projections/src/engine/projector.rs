@@ -16,8 +16,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use super::error::{ProjectError, SessionError, Stale};
 use super::progress::{Condition, Progress};
-use super::projection::{ProjectError, Projection, ProjectionOptions, Stale};
+use super::projection::{Projection, ProjectionOptions};
 use crate::query::ReadModels;
 
 /// Records taken from the follower at a time; at 256 KiB a record a batch stays under 16 MiB.
@@ -118,10 +119,7 @@ fn rebuilding(stale: &Stale) -> Condition {
 }
 
 /// Opens the tables; a file that SQLite cannot make sense of is set aside and built again.
-async fn open(
-    ledger: &Arc<dyn Ledger>,
-    config: &ProjectorConfig,
-) -> Result<(Projection, Option<Stale>), ProjectError> {
+async fn open(ledger: &Arc<dyn Ledger>, config: &ProjectorConfig) -> Result<(Projection, Option<Stale>), ProjectError> {
     let (genesis, config) = (ledger.genesis().clone(), config.clone());
     blocking(move || match Projection::open(&config.path, &genesis, config.options()) {
         Err(ProjectError::Sqlite(error)) if is_damage(&error) => {
@@ -149,52 +147,6 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
     match tokio::task::spawn_blocking(work).await {
         Ok(value) => value,
         Err(error) => std::panic::resume_unwind(error.into_panic()),
-    }
-}
-
-/// Why a session ended.
-#[derive(Debug, thiserror::Error)]
-enum SessionError {
-    #[error(transparent)]
-    Project(#[from] ProjectError),
-    #[error(transparent)]
-    Read(#[from] ReadError),
-    #[error("the writer's thread cannot be started: {0}")]
-    Thread(std::io::Error),
-}
-
-impl SessionError {
-    fn code(&self) -> &'static str {
-        match self {
-            SessionError::Read(error) => error.code(),
-            SessionError::Thread(_) => "read_models_thread",
-            SessionError::Project(error) => match error {
-                ProjectError::Stale(_) => "read_models_stale",
-                ProjectError::Chain(error) => error.code(),
-                ProjectError::Decode { .. } => "event_unreadable",
-                ProjectError::Apply(_) => "event_does_not_fit",
-                ProjectError::Sqlite(_) => "read_models_file",
-                ProjectError::Interrupted => "interrupted",
-                ProjectError::Panicked => "read_models_panicked",
-            },
-        }
-    }
-
-    fn next(&self) -> &'static str {
-        match self {
-            SessionError::Read(error) if error.is_transient() => "wait: it goes on by itself once the store answers",
-            SessionError::Read(_) | SessionError::Project(ProjectError::Chain(_) | ProjectError::Stale(_)) => {
-                "run `tidemill verify`; if the ledger is damaged, restore it from a copy that verifies"
-            }
-            SessionError::Project(ProjectError::Decode { .. } | ProjectError::Apply(_)) => {
-                "upgrade this server: the ledger was written by a newer release"
-            }
-            SessionError::Project(ProjectError::Sqlite(_) | ProjectError::Interrupted) => {
-                "check the disk's space and health; the file may be deleted, it is built again from the ledger"
-            }
-            SessionError::Project(ProjectError::Panicked) => "report the panic in the log; it is tried again",
-            SessionError::Thread(_) => "raise the limit on threads (`ulimit -u`)",
-        }
     }
 }
 

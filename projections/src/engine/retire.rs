@@ -5,7 +5,7 @@
 //! completed from it. Instances that changed earlier in the same batch, and whose rows are therefore not written yet,
 //! are rendered too: where a batch ends must not show in the tables.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use tidemill_domain::events::Event;
 use tidemill_domain::id::{InstanceId, ServiceId};
@@ -45,22 +45,33 @@ impl Leaving {
             }
             _ => return Self::default(),
         };
-        let services: HashSet<ServiceId> = ending
+        let services: BTreeSet<ServiceId> = ending
             .iter()
             .filter_map(|id| state.instances.get(id))
             .map(|i| i.service)
             .collect();
-        let mut candidates: HashSet<InstanceId> = HashSet::new();
+        let mut instances = Vec::new();
         for service in services.iter().filter_map(|id| state.services.get(id)) {
-            if service.ended.len() + ending.len() <= ENDED_KEPT {
+            let excess = (service.ended.len() + ending.len()).saturating_sub(ENDED_KEPT);
+            if excess == 0 {
                 continue;
             }
-            candidates.extend(service.ended.iter().filter(|id| dirty.contains(&Entity::Instance(**id))));
-            let own = |id: &&InstanceId| state.instances.get(id).is_some_and(|i| i.service == service.id);
-            candidates.extend(ending.iter().filter(own));
+            // The oldest go first, except those that hold something and are not just now letting go of it.
+            let goes = |id: &&InstanceId| state.instances.get(id).is_some_and(|i| !i.holding) || ending.contains(id);
+            let own = |id: &&InstanceId| {
+                state.instances.get(id).is_some_and(|i| i.service == service.id) && !service.ended.contains(id)
+            };
+            let candidates = service.ended.iter().filter(goes).chain(ending.iter().filter(own));
+            let unwritten = |id: &&InstanceId| dirty.contains(&Entity::Instance(**id)) || ending.contains(id);
+            instances.extend(
+                candidates
+                    .take(excess)
+                    .filter(unwritten)
+                    .filter_map(|id| instance_row(state, *id)),
+            );
         }
         Self {
-            instances: candidates.into_iter().filter_map(|id| instance_row(state, id)).collect(),
+            instances,
             service: None,
         }
     }

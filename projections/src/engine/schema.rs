@@ -70,7 +70,7 @@ pub fn dump(conn: &Connection) -> rusqlite::Result<Vec<String>> {
         let columns = statement.column_count();
         let mut rows = statement.query([])?;
         while let Some(row) = rows.next()? {
-            let mut line = format!("{table}");
+            let mut line = table.to_string();
             for column in 0..columns {
                 line.push('|');
                 match row.get_ref(column)? {

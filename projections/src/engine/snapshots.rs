@@ -56,7 +56,11 @@ pub(crate) fn nearest(conn: &Connection, sequence: u64) -> rusqlite::Result<Opti
                  ORDER BY sequence DESC LIMIT 1",
             )?
             .query_row(params![bound, STATE_VERSION], |row| {
-                Ok((row.get::<_, i64>(0)?, row.get::<_, [u8; 32]>(1)?, row.get::<_, Vec<u8>>(2)?))
+                Ok((
+                    row.get::<_, i64>(0)?,
+                    row.get::<_, [u8; 32]>(1)?,
+                    row.get::<_, Vec<u8>>(2)?,
+                ))
             })
             .optional()?;
         let Some((at, hash, body)) = found else {
@@ -75,13 +79,15 @@ pub(crate) fn nearest(conn: &Connection, sequence: u64) -> rusqlite::Result<Opti
 
 /// Keeps a snapshot, inside the caller's transaction.
 pub(crate) fn keep(conn: &Connection, anchor: &Anchor, state: &State) -> rusqlite::Result<()> {
-    conn.prepare_cached("INSERT OR REPLACE INTO snapshot (sequence, hash, state_version, body) VALUES (?1, ?2, ?3, ?4)")?
-        .execute(params![
-            anchor.sequence.cast_signed(),
-            anchor.hash.0,
-            STATE_VERSION,
-            state.to_snapshot()
-        ])?;
+    conn.prepare_cached(
+        "INSERT OR REPLACE INTO snapshot (sequence, hash, state_version, body) VALUES (?1, ?2, ?3, ?4)",
+    )?
+    .execute(params![
+        anchor.sequence.cast_signed(),
+        anchor.hash.0,
+        STATE_VERSION,
+        state.to_snapshot()
+    ])?;
     let kept: i64 = conn.query_row("SELECT COUNT(*) FROM snapshot", [], |row| row.get(0))?;
     if kept > KEPT {
         conn.execute(

@@ -13,9 +13,7 @@ use tidemill_domain::events::Event;
 use tidemill_domain::state::{Entity, State};
 
 use crate::history::{Told, actor_text, cause_text, entity_key, entity_text};
-use crate::rows::{
-    InstanceRow, ServiceRow, device_row, instance_row, node_row, queue_row, service_row, supply_word,
-};
+use crate::rows::{InstanceRow, ServiceRow, device_row, instance_row, node_row, queue_row, service_row, supply_word};
 
 /// Bits of an event's number that are its index in the record: a record's 256 KiB hold fewer events than that.
 pub const INDEX_BITS: u32 = 20;

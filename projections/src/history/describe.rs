@@ -39,14 +39,23 @@ fn said(target: Entity, name: impl Into<String>, change: impl Into<String>, reas
 pub fn describe(event: &Event, before: &State) -> Description {
     let node = |id: NodeId, to: &str, reason: String| {
         let from = before.nodes.get(&id).map_or("unknown", |n| n.state.name());
-        said(Entity::Node(id), node_name(before, id), format!("{from} → {to}"), reason)
+        said(
+            Entity::Node(id),
+            node_name(before, id),
+            format!("{from} → {to}"),
+            reason,
+        )
     };
     let service = |id: ServiceId, change: String, reason: String| {
         said(Entity::Service(id), service_name(before, id), change, reason)
     };
     let instance = |id: InstanceId, to: &str, reason: String| {
         let from = before.instances.get(&id).map_or("unknown", |i| i.state.name());
-        let change = if from == to { format!("still {to}") } else { format!("{from} → {to}") };
+        let change = if from == to {
+            format!("still {to}")
+        } else {
+            format!("{from} → {to}")
+        };
         said(Entity::Instance(id), instance_name(before, id), change, reason)
     };
     match event {
@@ -61,20 +70,36 @@ pub fn describe(event: &Event, before: &State) -> Description {
         }
         Event::StateSealed(e) => {
             let change = format!("state of {} entities sealed as {}…", e.entities, &to_hex(&e.hash)[..12]);
-            said(Entity::Cell, cell_name(before), change, "seals are taken regularly and with each epoch")
+            said(
+                Entity::Cell,
+                cell_name(before),
+                change,
+                "seals are taken regularly and with each epoch",
+            )
         }
         Event::FeatureActivated(e) => {
             let change = format!("feature {} active", e.feature);
             said(Entity::Cell, cell_name(before), change, "an operator activated it")
         }
         Event::CredentialCreated(e) => {
-            let whose = e.tenant.as_ref().map_or_else(String::new, |t| format!(" for tenant {t}"));
+            let whose = e
+                .tenant
+                .as_ref()
+                .map_or_else(String::new, |t| format!(" for tenant {t}"));
             let change = format!("token with role {} created{whose}", word(&e.role));
-            said(Entity::Credential(e.credential), e.credential.to_string(), change, "someone asked for it")
+            said(
+                Entity::Credential(e.credential),
+                e.credential.to_string(),
+                change,
+                "someone asked for it",
+            )
         }
-        Event::CredentialRevoked(e) => {
-            said(Entity::Credential(e.credential), e.credential.to_string(), "token revoked", "someone asked for it")
-        }
+        Event::CredentialRevoked(e) => said(
+            Entity::Credential(e.credential),
+            e.credential.to_string(),
+            "token revoked",
+            "someone asked for it",
+        ),
         Event::WorkerTermGranted(e) => {
             let change = format!("{} holds the role in term {}", e.holder, e.term);
             let reason = match before.terms.get(&e.role) {
@@ -95,12 +120,18 @@ pub fn describe(event: &Event, before: &State) -> Description {
         Event::ServiceDeleteRequested(e) => service(e.service, "to be deleted".into(), "its owner deleted it".into()),
         Event::ServiceDeleted(e) => service(e.service, "gone".into(), "nothing of it is left to stop".into()),
         Event::ServiceScaleOverridden(e) => service(e.service, overridden(e), "someone set it by hand".into()),
-        Event::ServiceScaleReleased(e) => {
-            service(e.service, "replica count no longer set by hand".into(), "the override ended".into())
-        }
+        Event::ServiceScaleReleased(e) => service(
+            e.service,
+            "replica count no longer set by hand".into(),
+            "the override ended".into(),
+        ),
         Event::ServiceDesiredChanged(e) => {
             let from = before.services.get(&e.service).map_or(0, |s| s.desired);
-            service(e.service, format!("replicas wanted {from} → {}", e.desired), desired_why(e.reason).into())
+            service(
+                e.service,
+                format!("replicas wanted {from} → {}", e.desired),
+                desired_why(e.reason).into(),
+            )
         }
         Event::InstancesRequested(e) => requested(e, before),
         Event::InstancesPlaced(e) => placed(e, before),
@@ -111,21 +142,35 @@ pub fn describe(event: &Event, before: &State) -> Description {
             };
             service(e.service, change, e.explanation.dominant.clone())
         }
-        Event::InstanceStarted(e) => {
-            instance(e.instance, "starting", format!("its process runs with pid {} and port {}", e.pid, e.port))
-        }
+        Event::InstanceStarted(e) => instance(
+            e.instance,
+            "starting",
+            format!("its process runs with pid {} and port {}", e.pid, e.port),
+        ),
         Event::InstanceReady(e) => {
             let place = e.endpoint.as_deref().unwrap_or("its tunnel");
-            instance(e.instance, "ready", format!("it answers at {place} after loading for {}", e.load))
+            instance(
+                e.instance,
+                "ready",
+                format!("it answers at {place} after loading for {}", e.load),
+            )
         }
         Event::InstanceUnready(e) => instance(e.instance, "starting", format!("it stopped answering: {}", e.reason)),
-        Event::InstancesInRotation(e) => several(before, &e.instances, "in rotation", format!("gateway {} sends requests there", e.gateway)),
+        Event::InstancesInRotation(e) => several(
+            before,
+            &e.instances,
+            "in rotation",
+            format!("gateway {} sends requests there", e.gateway),
+        ),
         Event::InstancesDrainRequested(e) => {
             several(before, &e.instances, "→ draining", e.reason.sentence().to_owned())
         }
-        Event::InstancesStopRequested(e) => {
-            several(before, &e.instances, "to be stopped", "no gateway sends there any more".into())
-        }
+        Event::InstancesStopRequested(e) => several(
+            before,
+            &e.instances,
+            "to be stopped",
+            "no gateway sends there any more".into(),
+        ),
         Event::InstanceStopped(e) => {
             let ended = before.instances.get(&e.instance).filter(|i| i.state.ended());
             let reason = match (ended, e.killed) {
@@ -137,14 +182,27 @@ pub fn describe(event: &Event, before: &State) -> Description {
         }
         Event::InstanceFailed(e) => instance(e.instance, "failed", format!("{}: {}", e.code, e.reason)),
         Event::InstancesLost(e) => several(before, &e.instances, "→ lost", e.reason.clone()),
-        Event::InstancesCancelled(e) => several(before, &e.instances, "→ stopped, never placed", e.reason.sentence().to_owned()),
+        Event::InstancesCancelled(e) => several(
+            before,
+            &e.instances,
+            "→ stopped, never placed",
+            e.reason.sentence().to_owned(),
+        ),
         Event::TrafficMinuteClosed(e) => {
-            let change = format!("minute {}: {} requests, {} failed", e.minute, e.requests.arrived, e.requests.failed);
+            let change = format!(
+                "minute {}: {} requests, {} failed",
+                e.minute, e.requests.arrived, e.requests.failed
+            );
             service(e.service, change, "each minute's traffic is put on record".into())
         }
         Event::ObservationWindowSealed(e) => {
             let change = format!("observations {} to {} sealed", e.first, e.last);
-            said(Entity::Cell, cell_name(before), change, "what is observed is sealed regularly")
+            said(
+                Entity::Cell,
+                cell_name(before),
+                change,
+                "what is observed is sealed regularly",
+            )
         }
     }
 }
@@ -157,11 +215,17 @@ fn cell_name(before: &State) -> &str {
 }
 
 fn node_name(before: &State, id: NodeId) -> String {
-    before.nodes.get(&id).map_or_else(|| id.to_string(), |n| n.name.to_string())
+    before
+        .nodes
+        .get(&id)
+        .map_or_else(|| id.to_string(), |n| n.name.to_string())
 }
 
 fn service_name(before: &State, id: ServiceId) -> String {
-    before.services.get(&id).map_or_else(|| id.to_string(), |s| s.full_name())
+    before
+        .services
+        .get(&id)
+        .map_or_else(|| id.to_string(), |s| s.full_name())
 }
 
 fn instance_name(before: &State, id: InstanceId) -> String {
@@ -189,7 +253,11 @@ fn joined(e: &NodeJoined, before: &State) -> Description {
     }
     let devices = match models.len() {
         0 => "no devices".to_owned(),
-        _ => models.iter().map(|(model, n)| format!("{n}×{model}")).collect::<Vec<_>>().join(", "),
+        _ => models
+            .iter()
+            .map(|(model, n)| format!("{n}×{model}"))
+            .collect::<Vec<_>>()
+            .join(", "),
     };
     let (verb, reason) = match before.nodes.get(&e.node) {
         None => ("joined", "its agent enrolled it".to_owned()),
@@ -200,23 +268,38 @@ fn joined(e: &NodeJoined, before: &State) -> Description {
             format!("its agent reported in while it was {}", known.state.name()),
         ),
     };
-    said(Entity::Node(e.node), e.name.to_string(), format!("{verb} with {devices}"), reason)
+    said(
+        Entity::Node(e.node),
+        e.name.to_string(),
+        format!("{verb} with {devices}"),
+        reason,
+    )
 }
 
 fn applied(e: &ServiceApplied, before: &State) -> Description {
     let change = match before.services.get(&e.service) {
         None => format!("declared, generation {}", e.generation),
         Some(known) if known.generation != e.generation => {
-            format!("declaration changed, generation {} → {}", known.generation, e.generation)
+            format!(
+                "declaration changed, generation {} → {}",
+                known.generation, e.generation
+            )
         }
         Some(_) => format!("scale, class or route changed, still generation {}", e.generation),
     };
-    said(Entity::Service(e.service), format!("{}/{}", e.tenant, e.name), change, "its owner applied it")
+    said(
+        Entity::Service(e.service),
+        format!("{}/{}", e.tenant, e.name),
+        change,
+        "its owner applied it",
+    )
 }
 
 fn overridden(e: &ServiceScaleOverridden) -> String {
     let from = e.from.map_or_else(String::new, |t| format!(" from {t}"));
-    let until = e.until.map_or_else(|| " until released".to_owned(), |t| format!(" until {t}"));
+    let until = e
+        .until
+        .map_or_else(|| " until released".to_owned(), |t| format!(" until {t}"));
     format!("{} set by hand{from}{until}", count(e.replicas as usize, "replica"))
 }
 
@@ -230,10 +313,18 @@ fn desired_why(reason: DesiredReason) -> &'static str {
 }
 
 fn requested(e: &InstancesRequested, before: &State) -> Description {
-    let (desired, live) = before.services.get(&e.service).map_or((0, 0), |s| (s.desired, s.live.len()));
+    let (desired, live) = before
+        .services
+        .get(&e.service)
+        .map_or((0, 0), |s| (s.desired, s.live.len()));
     let change = format!("{} asked for", named(&e.instances));
     let reason = format!("{} wanted, {live} there", count(desired as usize, "replica"));
-    said(Entity::Service(e.service), service_name(before, e.service), change, reason)
+    said(
+        Entity::Service(e.service),
+        service_name(before, e.service),
+        change,
+        reason,
+    )
 }
 
 fn placed(e: &InstancesPlaced, before: &State) -> Description {

@@ -118,7 +118,10 @@ pub fn fold_rows<'a>(
                 trace: commit.header.trace,
             };
             state.apply(event, &meta, &mut touched)?;
-            each(event_row(event, &commit.header, address, told.description.clone()), told);
+            each(
+                event_row(event, &commit.header, address, told.description.clone()),
+                told,
+            );
             touched.clear();
             index += 1;
         }

@@ -21,7 +21,11 @@ pub(super) fn resolve(conn: &Connection, text: &str) -> Result<Resolution, Query
         exact.retain(|(_, present)| *present);
     }
     let exact: Vec<Match> = exact.into_iter().map(|(found, _)| found).collect();
-    let prefixed = if exact.is_empty() { prefixed(conn, &query)? } else { Vec::new() };
+    let prefixed = if exact.is_empty() {
+        prefixed(conn, &query)?
+    } else {
+        Vec::new()
+    };
     Ok(choose(exact, || prefixed))
 }
 
@@ -76,9 +80,8 @@ fn prefixed(conn: &Connection, query: &Query<'_>) -> Result<Vec<Match>, QueryErr
         read(conn, &sql, range, &mut found, instance)?;
     }
     if query.wants("device") {
-        let sql = format!(
-            "SELECT id, uuid, 1 FROM devices WHERE id BETWEEN ?1 AND ?2 OR uuid BETWEEN ?1 AND ?2 {SOME}"
-        );
+        let sql =
+            format!("SELECT id, uuid, 1 FROM devices WHERE id BETWEEN ?1 AND ?2 OR uuid BETWEEN ?1 AND ?2 {SOME}");
         read(conn, &sql, range, &mut found, device)?;
     }
     Ok(found.into_iter().map(|(found, _)| found).collect())
@@ -92,7 +95,13 @@ fn read(
     make: fn(&str, &str) -> Option<Match>,
 ) -> Result<(), QueryError> {
     let mut statement = conn.prepare_cached(sql)?;
-    let row = |row: &Row<'_>| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?, row.get::<_, bool>(2)?));
+    let row = |row: &Row<'_>| {
+        Ok((
+            row.get::<_, String>(0)?,
+            row.get::<_, String>(1)?,
+            row.get::<_, bool>(2)?,
+        ))
+    };
     for row in statement.query_map(params, row)? {
         let (id, name, present) = row?;
         found.extend(make(&id, &name).map(|found| (found, present)));

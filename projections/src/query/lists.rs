@@ -6,9 +6,7 @@ use serde::de::DeserializeOwned;
 
 use super::{QueryError, cursor};
 use crate::filter::{Filter, List, Page};
-use crate::rows::{
-    Counts, DeviceRow, InstanceRow, NodeRow, PoolRow, QueueRow, ServiceRow, supply_word,
-};
+use crate::rows::{Counts, DeviceRow, InstanceRow, NodeRow, PoolRow, QueueRow, ServiceRow, supply_word};
 
 /// A `WHERE` clause as it grows.
 #[derive(Default)]
@@ -85,7 +83,11 @@ pub(super) fn instances(conn: &Connection, filter: &Filter) -> Result<Page<Insta
     filters.any("node", filter.node.map(|n| n.to_string()), "");
     let supply = filter.supply.iter().map(|s| supply_word(s).to_owned());
     filters.any("node IN (SELECT id FROM nodes WHERE supply", supply, ")");
-    filters.any("node IN (SELECT id FROM nodes WHERE provider", filter.provider.iter().cloned(), ")");
+    filters.any(
+        "node IN (SELECT id FROM nodes WHERE provider",
+        filter.provider.iter().cloned(),
+        ")",
+    );
     since(&mut filters, filter);
     present(&mut filters, filter);
     list(conn, "instances", filters, filter)
@@ -140,7 +142,9 @@ fn list<T: DeserializeOwned>(
             more = true;
             break;
         }
-        rows.push(serde_json::from_str(row.get_ref(2)?.as_str().map_err(rusqlite::Error::from)?)?);
+        rows.push(serde_json::from_str(
+            row.get_ref(2)?.as_str().map_err(rusqlite::Error::from)?,
+        )?);
         if rows.len() == limit {
             mark = Some(format!("{} {}", row.get::<_, String>(0)?, row.get::<_, String>(1)?));
         }

@@ -201,7 +201,9 @@ impl ReadModels {
 impl SnapshotSource for ReadModels {
     fn nearest(&self, sequence: u64) -> Option<Snapshot> {
         let found = self.shared.with(|conn| Ok(snapshots::nearest(conn, sequence)?));
-        found.inspect_err(|error| tracing::debug!(%error, "no snapshot can be read")).ok()?
+        found
+            .inspect_err(|error| tracing::debug!(%error, "no snapshot can be read"))
+            .ok()?
     }
 }
 

@@ -217,7 +217,10 @@ fn stage(service: &Service, counts: &ServiceCounts) -> (&'static str, String) {
             let generation = service.generation;
             (
                 "updating",
-                format!("{} of {desired} replicas are of generation {generation}", counts.ready_current),
+                format!(
+                    "{} of {desired} replicas are of generation {generation}",
+                    counts.ready_current
+                ),
             )
         } else {
             ("ready", format!("all {} answer", count(desired as usize, "replica")))

@@ -95,9 +95,8 @@ impl Lists<'_> {
         filter.check(List::Queue)?;
         let state = self.state;
         let rows = state.services.keys().filter_map(|id| queue_row(state, *id));
-        let rows = rows.filter(|row| {
-            filter.tenant.as_ref().is_none_or(|t| row.tenant == *t) && since(filter, row.since)
-        });
+        let rows =
+            rows.filter(|row| filter.tenant.as_ref().is_none_or(|t| row.tenant == *t) && since(filter, row.since));
         Ok(self.page(rows.map(|row| (row.sort_key(), row.service.to_string(), row)), filter))
     }
 

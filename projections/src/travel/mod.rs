@@ -366,7 +366,11 @@ struct Picked {
 impl Picked {
     fn take(&mut self, row: EventRow, told: &Told) {
         let filter = &self.filter;
-        let kind = |name: &String| KINDS.iter().any(|k| k.name == row.kind && k.name.eq_ignore_ascii_case(name));
+        let kind = |name: &String| {
+            KINDS
+                .iter()
+                .any(|k| k.name == row.kind && k.name.eq_ignore_ascii_case(name))
+        };
         let wanted = (row.seq, row.index) > self.mark
             && filter.about.as_ref().is_none_or(|entity| told.about.contains(entity))
             && filter.tenant.as_ref().is_none_or(|t| told.tenant.as_ref() == Some(t))

@@ -127,7 +127,7 @@ impl Cell {
             body_hash: [0; 16],
             actor,
             cause,
-            trace: traced.then(|| TraceContext {
+            trace: traced.then_some(TraceContext {
                 trace_id: id,
                 span_id: [7; 8],
                 flags: 1,
@@ -467,7 +467,11 @@ impl Cell {
             }
             23..=25 => {
                 let most = [1, 1, 3, 60][self.rng.below(4)];
-                let instances = self.state.services.get(&service).map(|s| s.live.iter().copied().take(most).collect());
+                let instances = self
+                    .state
+                    .services
+                    .get(&service)
+                    .map(|s| s.live.iter().copied().take(most).collect());
                 let reason = [StopReason::ScaledDown, StopReason::Replaced][self.rng.below(2)];
                 let instances = instances.unwrap_or_default();
                 let _ = self.ask(Command::DrainInstances { instances, reason });
@@ -509,7 +513,13 @@ impl Cell {
             }
             _ => {
                 for _ in 0..6 {
-                    let all: Vec<_> = self.state.instances.values().filter(|i| i.holding).map(|i| i.id).collect();
+                    let all: Vec<_> = self
+                        .state
+                        .instances
+                        .values()
+                        .filter(|i| i.holding)
+                        .map(|i| i.id)
+                        .collect();
                     if let Some(id) = self.rng.pick(&all).copied() {
                         let body = if self.state.instances[&id].state == InstanceState::Placed {
                             started()
