@@ -166,7 +166,7 @@ fn active(service: &Service, staying: &[&Instance], now: Timestamp, out: &mut Re
     let kept = &current[surplus..];
 
     let ready = kept.iter().filter(is_ready).count();
-    let (serving, useless): (Vec<&Instance>, Vec<&Instance>) = older.iter().partition(|i| is_ready(i));
+    let (serving, useless): (Vec<&Instance>, Vec<&Instance>) = older.iter().partition(is_ready);
     // An older replica that does not serve is only in the way of its replacement.
     drain(service, &useless, StopReason::Replaced, out);
     let spare = (ready + serving.len()).saturating_sub(desired).min(serving.len());
