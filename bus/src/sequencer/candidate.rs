@@ -147,12 +147,13 @@ impl Candidate {
             let began = Instant::now();
             let trouble = match self.cycle(&mut replica).await {
                 Ok(End::Shutdown) => break,
-                Ok(End::SteppedDown(trouble)) | Err(trouble) => trouble,
+                Ok(End::SteppedDown(trouble)) => self.shared.judge(trouble),
+                // Not leading yet: what stood in the way may have been an own record, late; folded, it does no more.
+                Err(trouble) => trouble,
             };
             if began.elapsed() >= SETTLED {
                 backoff.reset();
             }
-            let trouble = self.shared.judge(trouble);
             if trouble.ordinary {
                 tracing::info!(code = trouble.code, reason = trouble.reason, "standing by");
             }

@@ -90,7 +90,7 @@ impl Shared {
         });
     }
 
-    /// What a trouble means here: being deposed is ordinary only among candidates that know of each other.
+    /// What a leader's trouble means here: being deposed is ordinary only among candidates that know of each other.
     pub(super) fn judge(&self, trouble: Trouble) -> Trouble {
         match trouble.ordinary && self.alone {
             true => Trouble::second_writer(trouble.reason),

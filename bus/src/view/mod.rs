@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::digest::Digest;
 use crate::fold::{Fold, FoldError};
-use crate::ledger::{Follow, Ledger, ReadError};
+use crate::ledger::{Follow, FollowStatus, Ledger, ReadError};
 use crate::snapshots::SnapshotStore;
 
 /// Most records taken from the follower at once.
@@ -86,6 +86,7 @@ pub struct StateView {
     fold: RwLock<Fold>,
     progress: watch::Sender<Progress>,
     health: watch::Sender<ViewHealth>,
+    reading: watch::Receiver<FollowStatus>,
 }
 
 impl StateView {
@@ -113,6 +114,7 @@ impl StateView {
                 ledger_last: fold.head().sequence,
             }),
             health: watch::Sender::new(ViewHealth::Live),
+            reading: follow.status(),
             fold: RwLock::new(fold),
         });
         tokio::spawn(Arc::clone(&view).run(follow, shutdown.clone()));
@@ -135,6 +137,12 @@ impl StateView {
     #[must_use]
     pub fn health(&self) -> watch::Receiver<ViewHealth> {
         self.health.subscribe()
+    }
+
+    /// Whether records reach it, or what holds them up for now.
+    #[must_use]
+    pub fn reading(&self) -> watch::Receiver<FollowStatus> {
+        self.reading.clone()
     }
 
     /// Waits until record `sequence` is folded. False if that takes longer than `timeout` or the view has stopped.

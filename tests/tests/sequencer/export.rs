@@ -29,7 +29,7 @@ async fn two_tenants() -> MemoryLedger {
             services[0].tenant = make::name(tenant);
             n += 1;
             seat.submit(ask(id(n), Command::ApplyServices { services })).await.unwrap();
-            seat.submit(numbered(n)).await.unwrap();
+            seat.submit(numbered(n + 10_000)).await.unwrap();
         }
         let node = make::join(&format!("n{epoch}"), 2);
         seat.submit(ask(id(n + 500), Command::JoinNode(node))).await.unwrap();
