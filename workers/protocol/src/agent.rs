@@ -54,7 +54,7 @@ pub enum DoorMessage {
         request: String,
     },
     /// The connection ends now; `code` says whether trying again helps.
-    Refused(Problem),
+    Refused(#[serde(with = "crate::problem::nested")] Problem),
     /// A message of a newer door.
     #[serde(other)]
     Unknown,

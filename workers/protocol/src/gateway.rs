@@ -34,7 +34,7 @@ pub enum DoorToGateway {
     /// All routes.
     Routes(Routes),
     /// The connection ends now.
-    Refused(Problem),
+    Refused(#[serde(with = "crate::problem::nested")] Problem),
     /// A message of a newer door.
     #[serde(other)]
     Unknown,

@@ -42,6 +42,31 @@ impl Problem {
     }
 }
 
+/// A problem as one field of a message: its own `type` must not meet the message's.
+pub(crate) mod nested {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::Problem;
+
+    #[derive(Serialize)]
+    struct Lent<'a> {
+        problem: &'a Problem,
+    }
+
+    #[derive(Deserialize)]
+    struct Owned {
+        problem: Problem,
+    }
+
+    pub(crate) fn serialize<S: Serializer>(problem: &Problem, serializer: S) -> Result<S::Ok, S::Error> {
+        Lent { problem }.serialize(serializer)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Problem, D::Error> {
+        Owned::deserialize(deserializer).map(|owned| owned.problem)
+    }
+}
+
 impl std::fmt::Display for Problem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} [{}]", self.detail, self.code)?;
@@ -53,3 +78,22 @@ impl std::fmt::Display for Problem {
 }
 
 impl std::error::Error for Problem {}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::agent::DoorMessage;
+    use crate::gateway::DoorToGateway;
+
+    #[test]
+    fn a_refusal_survives_the_wire() {
+        let problem = Problem::new(409, "superseded", "another one speaks", "rename one");
+        let message = DoorMessage::Refused(problem.clone());
+        let text = serde_json::to_string(&message).unwrap();
+        assert_eq!(serde_json::from_str::<DoorMessage>(&text).unwrap(), message, "{text}");
+        let message = DoorToGateway::Refused(problem);
+        let text = serde_json::to_string(&message).unwrap();
+        assert_eq!(serde_json::from_str::<DoorToGateway>(&text).unwrap(), message, "{text}");
+    }
+}
