@@ -29,6 +29,7 @@ mod trace;
 pub mod workload;
 
 pub use config::{DoorConfig, DoorDeps, Limits};
+pub use health::{Check, CheckState, Health};
 pub use openapi::document as openapi;
 pub use problem::Refusal;
 pub use server::{BindError, Door};

@@ -193,3 +193,6 @@ fn names_an_address(host: &str) -> bool {
 fn unauthenticated(detail: impl Into<String>, next: &str) -> Refusal {
     Refusal::new(401, "not_authenticated", detail, next)
 }
+
+#[cfg(test)]
+mod tests;
