@@ -211,6 +211,9 @@ impl Commit {
     }
 }
 
+/// Kind, version and body.
+type RawEvent<'a> = (u16, u16, &'a [u8]);
+
 struct RawEvents<'a> {
     bytes: &'a [u8],
     left: usize,
@@ -242,7 +245,7 @@ impl<'a> RawEvents<'a> {
         ))
     }
 
-    fn next(&mut self) -> Result<Option<(u16, u16, &'a [u8])>, DecodeError> {
+    fn next(&mut self) -> Result<Option<RawEvent<'a>>, DecodeError> {
         if self.left == 0 {
             return Ok(None);
         }

@@ -197,6 +197,7 @@ async fn open(urls: &str) -> Result<Arc<dyn Ledger>, OpenError> {
     loop {
         match JetStreamLedger::open(&nats, &genesis().cell).await {
             Err(OpenError::Unavailable { .. }) if std::time::Instant::now() < deadline => {
+                // tidy: waits for another process to serve
                 tokio::time::sleep(std::time::Duration::from_millis(50)).await;
             }
             opened => return Ok(Arc::new(opened?)),

@@ -72,6 +72,7 @@ async fn a_connection_cut_in_mid_append_is_unknown_and_resolved_by_the_tail() {
     let lost = note(tail, "never arrived");
     tokio::time::timeout(PATIENCE, async {
         while !nats.is_connected() {
+            // tidy: waits for a connection that another process has to take
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     })

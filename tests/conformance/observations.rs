@@ -84,6 +84,7 @@ async fn they_are_bounded_and_survive_a_restart_of_their_server() {
         loop {
             match store.publish(&block(31, 10)).await {
                 Ok(sequence) => return sequence,
+                // tidy: waits for another process to serve
                 Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
             }
         }

@@ -48,6 +48,7 @@ pub async fn append(ledger: &dyn Ledger, text: &str) -> Result<Anchor, AppendErr
             .await
         {
             Err(AppendError::Unavailable { .. }) if Instant::now() < deadline => {
+                // tidy: waits for another process to serve
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
             outcome => return outcome.map(|()| sealed.anchor),
@@ -83,6 +84,7 @@ pub async fn tail_when_back(ledger: &dyn Ledger) -> Anchor {
         loop {
             match ledger.tail().await {
                 Ok(tail) => return tail.anchor(),
+                // tidy: waits for another process to serve
                 Err(ReadError::Unavailable { .. }) => tokio::time::sleep(Duration::from_millis(50)).await,
                 Err(error) => panic!("{error}"),
             }
@@ -109,6 +111,7 @@ pub async fn append_surely(ledger: &dyn Ledger, tail: Anchor, sealed: &SealedRec
                     return;
                 }
                 assert_eq!(now, tail, "somebody else wrote");
+                // tidy: waits for another process to serve
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         }
@@ -126,6 +129,7 @@ pub async fn read_slowly(ledger: Arc<dyn Ledger>, until: u64, batch: usize, paus
         for raw in records.unwrap() {
             let _: Record = reader.check(raw.sequence, &raw.body).unwrap();
         }
+        // tidy: waits for its next turn: a slow reader is what is tested
         tokio::time::sleep(pause).await;
     }
     assert_eq!(follow.next_sequence(), reader.next_sequence());

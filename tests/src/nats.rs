@@ -120,6 +120,7 @@ impl NatsServer {
                 panic!("nats-server ended with {status}:\n{}", self.log());
             }
             assert!(Instant::now() < deadline, "nats-server does not serve:\n{}", self.log());
+            // tidy: waits for another process to serve
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }

@@ -61,14 +61,19 @@ fn a_service_that_waits_for_room() {
     cell.request(chat);
     cell.place(chat, 9);
     cell.flush();
-    let pending = cell.state.services[&chat].live.iter().copied().find(|id| {
-        cell.state.instances[id].state == tidemill_domain::state::instance::InstanceState::Pending
-    });
+    let pending = cell.state.services[&chat]
+        .live
+        .iter()
+        .copied()
+        .find(|id| cell.state.instances[id].state == tidemill_domain::state::instance::InstanceState::Pending);
     insta::assert_snapshot!("service_waits", text(&cell, Entity::Service(chat)));
     insta::assert_snapshot!("instance_waits", text(&cell, Entity::Instance(pending.unwrap())));
     let row = queue_row(&cell.state, chat).unwrap();
     assert_eq!((row.waiting, row.held_back, row.fitting), (2, 0, 0));
-    assert_eq!(row.devices, row.fitting + row.filters.iter().map(|f| f.devices).sum::<u32>());
+    assert_eq!(
+        row.devices,
+        row.fitting + row.filters.iter().map(|f| f.devices).sum::<u32>()
+    );
 }
 
 #[test]
@@ -138,7 +143,10 @@ fn everything_that_a_state_has_is_explained() {
             cell.step();
             for entity in cell.state.entities() {
                 let told = explain(&cell.state, &entity).unwrap();
-                assert!(!told.reason.is_empty() && !told.next_step.is_empty() && !told.evidence.is_empty(), "{told:?}");
+                assert!(
+                    !told.reason.is_empty() && !told.next_step.is_empty() && !told.evidence.is_empty(),
+                    "{told:?}"
+                );
                 assert!(!told.name.is_empty() && !told.state.is_empty(), "{told:?}");
             }
         }
@@ -149,17 +157,31 @@ fn everything_that_a_state_has_is_explained() {
 fn shares_show_in_the_pool_in_thousandths() {
     let mut cell = Cell::new(3);
     let node = cell.join("alpha", 2);
-    let services = vec![projections_support::declared("default", "small", spec(3, 3, 1, Milli(250), "serve"))];
+    let services = vec![projections_support::declared(
+        "default",
+        "small",
+        spec(3, 3, 1, Milli(250), "serve"),
+    )];
     cell.ask(Command::ApplyServices { services }).unwrap();
     let small = *cell.state.services.keys().next().unwrap();
     cell.request(small);
     cell.place(small, 9);
     let pool = pool_row(&cell.state);
     assert_eq!((pool.devices.total, pool.devices.free, pool.devices.held), (2, 1, 1));
-    assert_eq!((pool.devices_milli.total, pool.devices_milli.free, pool.devices_milli.held), (2000, 1250, 750));
+    assert_eq!(
+        (
+            pool.devices_milli.total,
+            pool.devices_milli.free,
+            pool.devices_milli.held
+        ),
+        (2000, 1250, 750)
+    );
     assert_eq!(pool.by_model.values().map(|c| c.total).sum::<u64>(), 2);
     let row = node_row(&cell.state, node).unwrap();
-    assert_eq!((row.devices, row.free_devices, row.free_milli, row.instances), (2, 1, 1250, 3));
+    assert_eq!(
+        (row.devices, row.free_devices, row.free_milli, row.instances),
+        (2, 1, 1250, 3)
+    );
 }
 
 #[test]
@@ -185,7 +207,10 @@ fn things_are_found_by_what_people_call_them() {
     assert_eq!(resolve(&cell.state, ""), Resolution::NotFound);
     for entity in cell.state.entities() {
         let told = status(&cell.state, &entity);
-        let shown = matches!(entity, Entity::Node(_) | Entity::Device(_) | Entity::Service(_) | Entity::Instance(_));
+        let shown = matches!(
+            entity,
+            Entity::Node(_) | Entity::Device(_) | Entity::Service(_) | Entity::Instance(_)
+        );
         assert_eq!(told.is_some(), shown);
     }
 }
@@ -241,7 +266,10 @@ async fn what_is_over_stays_on_record() {
     insta::assert_snapshot!("events_about_a_service", lines.join("\n"));
     let travel = TimeTravel::new(Arc::new(cell.ledger()), vec![]);
     assert_eq!(travel.events(about, At::Latest).await.unwrap().rows, events.rows);
-    assert!(matches!(models.resolve(&instances[1].to_string()[..14]).await.unwrap(), Resolution::Found(_)));
+    assert!(matches!(
+        models.resolve(&instances[1].to_string()[..14]).await.unwrap(),
+        Resolution::Found(_)
+    ));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -283,9 +311,15 @@ fn the_contracts_keys_are_there() {
     keys(service, "name tenant class desired ready standby state url");
     let instance = tidemill_projections::rows::instance_row(&cell.state, instances[0]).unwrap();
     let instance = serde_json::to_value(instance).unwrap();
-    keys(instance["timings_ms"].clone(), "decide place fetch start load ready in_rotation");
+    keys(
+        instance["timings_ms"].clone(),
+        "decide place fetch start load ready in_rotation",
+    );
     keys(instance, "id workload node devices state reason timings_ms");
     let pool = serde_json::to_value(pool_row(&cell.state)).unwrap();
-    keys(pool["devices"].clone(), "total free held draining dirty quarantined lost");
+    keys(
+        pool["devices"].clone(),
+        "total free held draining dirty quarantined lost",
+    );
     keys(pool, "devices by_model by_supply");
 }

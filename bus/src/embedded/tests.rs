@@ -1,3 +1,4 @@
+//! Tests of what is particular to the embedded store; the rest is the conformance suite's.
 #![allow(clippy::unwrap_used)]
 
 use super::*;

@@ -1,3 +1,4 @@
+//! Tests of blocks and their stores.
 #![allow(clippy::unwrap_used)]
 
 use super::*;

@@ -1,3 +1,4 @@
+//! Tests of the frozen encoding.
 #![allow(clippy::unwrap_used)]
 
 use super::*;

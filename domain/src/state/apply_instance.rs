@@ -119,7 +119,9 @@ impl State {
                     let instance = self.changed_instance(*id, event, meta, touched)?;
                     instance.state = InstanceState::Stopped;
                     e.reason.sentence().clone_into(&mut instance.reason);
+                    let service = instance.service;
                     self.end_instance(*id, meta, touched);
+                    self.changed_service(service, event, meta, touched)?.one_waits_less();
                 }
             }
             _ => unreachable!("the caller sends only this family"),
@@ -209,9 +211,8 @@ impl State {
         }
         let service = self.changed_service(e.service, event, meta, touched)?;
         service.placed = Some(e.explanation.clone());
-        service.waiting = service.waiting.saturating_sub(e.placements.len() as u32);
-        if service.waiting == 0 {
-            service.pending = None;
+        for _ in &e.placements {
+            service.one_waits_less();
         }
         Ok(())
     }

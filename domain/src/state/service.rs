@@ -97,6 +97,14 @@ impl Service {
             .expect("apply keeps the present generation's declaration")
     }
 
+    /// One instance fewer waits; nobody waits for a reason that concerns nobody.
+    pub(super) fn one_waits_less(&mut self) {
+        self.waiting = self.waiting.saturating_sub(1);
+        if self.waiting == 0 {
+            self.pending = None;
+        }
+    }
+
     /// `TENANT/NAME`.
     pub fn full_name(&self) -> String {
         format!("{}/{}", self.tenant, self.name)

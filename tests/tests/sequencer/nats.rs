@@ -105,6 +105,7 @@ async fn the_leader_is_killed_under_a_stream_of_commands_and_none_is_lost_or_dou
 
     let stop = CancellationToken::new();
     let callers: Vec<_> = (1..5).map(|n| tokio::spawn(stream(commands.clone(), n * 1_000_000, stop.clone()))).collect();
+    // tidy: waits for commands to be under way; how many does not matter
     tokio::time::sleep(Duration::from_millis(500)).await;
     leader.signal(Signal::SIGKILL);
     until_leader_is(&standby, "second").await;
@@ -112,6 +113,7 @@ async fn the_leader_is_killed_under_a_stream_of_commands_and_none_is_lost_or_dou
     let again = standby.submit(numbered(0)).await.unwrap();
     assert!(again.repeated, "a retry after a change of leader gets the first answer");
     assert_eq!(standby.submit(ask(id(0), make_token(77))).await.unwrap_err().code(), "command_conflict");
+    // tidy: waits for commands after the change of leader; how many does not matter
     tokio::time::sleep(Duration::from_millis(300)).await;
     stop.cancel();
 
@@ -176,6 +178,7 @@ async fn a_restarted_server_keeps_the_leader_and_loses_nothing() {
     assert!(leader.wait_until_leading(SOON).await);
     let stop = CancellationToken::new();
     let caller = tokio::spawn(stream(commands.clone(), 0, stop.clone()));
+    // tidy: waits for commands to be under way; how many does not matter
     tokio::time::sleep(Duration::from_millis(300)).await;
     server.restart().await;
     assert!(leader.wait_until_leading(SOON).await);

@@ -64,6 +64,7 @@ async fn a_crash_loop_is_slowed_down_and_visible() {
         let before = world.view.read(|s| s.events);
         if round > 2 {
             // Nothing is asked for meanwhile. Half a second of real time is far below the back-off.
+            // tidy: waits for nothing to happen, which nothing announces
             tokio::time::sleep(std::time::Duration::from_millis(50)).await;
             assert_eq!(world.view.read(|s| s.events), before);
         }
@@ -121,6 +122,7 @@ async fn a_change_rolls_over_without_going_below_what_is_wanted() {
             if !draining.is_empty() {
                 world.given(Command::ReleaseInstances { instances: draining }).await;
             }
+            // tidy: waits for its next turn: the pace is the test's own
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         }
     };

@@ -31,6 +31,7 @@ async fn server(answer: impl Fn(u64, &str) -> (Duration, u16) + Send + Sync + 's
                     let n = number.fetch_add(1, Ordering::Relaxed);
                     let (pause, status) = answer(n, request.uri().query().unwrap_or_default());
                     async move {
+                        // tidy: waits for its time to answer: slowness is what is tested
                         sleep(pause).await;
                         let mut response = Response::new(Full::new(Bytes::from_static(b"ok")));
                         *response.status_mut() = status.try_into().unwrap();
@@ -140,6 +141,7 @@ async fn stopping_early_still_reports() {
     options.duration = None;
     let stop = options.stop.clone();
     let (report, ()) = tokio::join!(run(options), async {
+        // tidy: waits for some requests to be sent; how many does not matter
         sleep(Duration::from_millis(200)).await;
         stop.cancel();
     });

@@ -209,6 +209,7 @@ pub fn pid_of(fact: &FactBody) -> u32 {
 pub async fn until(what: &str, mut done: impl FnMut() -> bool) {
     let all = async {
         while !done() {
+            // tidy: waits for something outside of the agent's reports
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };

@@ -128,6 +128,7 @@ async fn closing_unused_connections_is_never_seen() {
         let gw = gateway(Limits::default()).await;
         let closing = raw(move |_, mut stream| async move {
             if answer_one(&mut stream).await {
+                // tidy: waits for its time to close: that moment is what is tested
                 tokio::time::sleep(Duration::from_millis(linger)).await;
             }
         })
@@ -136,12 +137,14 @@ async fn closing_unused_connections_is_never_seen() {
         let mut conn = ClientConn::open(gw.address).await;
         for n in 0..150_u64 {
             // GETs go out at all distances to the close, and the race is hidden by a retry.
+            // tidy: waits for its turn: the distance to the close is what is tested
             tokio::time::sleep(Duration::from_micros(n % 10 * 200)).await;
             let reply = conn.send(request(Method::GET, "/svc/")).await.unwrap();
             assert_eq!(reply.status, 200);
         }
         // POSTs have no retry: once the gateway knows this instance, they get new connections.
         for n in 0..150_u64 {
+            // tidy: waits for its turn: the distance to the close is what is tested
             tokio::time::sleep(Duration::from_micros(n % 10 * 200)).await;
             let reply = conn.send(request(Method::POST, "/svc/")).await.unwrap();
             assert_eq!(reply.status, 200, "linger {linger}: {}", reply.body);
@@ -226,6 +229,7 @@ async fn ten_thousand_requests_with_resets_leave_no_count_behind() {
     // Instances come and go meanwhile.
     let churn = async {
         for shift in 1.. {
+            // tidy: waits for its next turn: the pace of change is what is tested
             tokio::time::sleep(Duration::from_millis(50)).await;
             gw.route(route(&named(shift)));
             every.extend(service.instances());

@@ -31,6 +31,7 @@ pub(crate) async fn until(what: &str, mut condition: impl FnMut() -> bool) {
         if condition() {
             return;
         }
+        // tidy: waits for something outside of this task, bounded
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     panic!("not within 10 s: {what}");
@@ -303,6 +304,7 @@ async fn answer(
     let (head, body) = request.into_parts();
     let bytes = body.collect().await.map(|b| b.to_bytes()).unwrap_or_default();
     if !pause.is_zero() {
+        // tidy: waits for its time to answer: slowness is what is tested
         tokio::time::sleep(pause).await;
     }
     let field = |name: &str| head.headers.get(name).map_or("-", |v| v.to_str().unwrap());
