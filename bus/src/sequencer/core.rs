@@ -144,6 +144,9 @@ pub struct Core<R> {
     hints: Hints,
 }
 
+/// Who waits for what came of it.
+type Answers<R> = Vec<(R, Outcome)>;
+
 impl<R> Core<R> {
     /// Takes over: the core, and the record that makes it the writer once it is appended.
     pub fn take_over(
@@ -232,7 +235,7 @@ impl<R> Core<R> {
         &mut self,
         queue: &mut VecDeque<Pending<R>>,
         now: Now,
-    ) -> Result<Group<R>, (Broken, Vec<(R, Outcome)>)> {
+    ) -> Result<Group<R>, (Broken, Answers<R>)> {
         self.recorded_at = self.recorded_at.max(now.wall);
         let mut answers = Vec::with_capacity(queue.len().min(GROUP_COMMANDS));
         if let Err(broken) = self.fill(queue, now, &mut answers) {
@@ -246,7 +249,7 @@ impl<R> Core<R> {
         &mut self,
         queue: &mut VecDeque<Pending<R>>,
         now: Now,
-        answers: &mut Vec<(R, Outcome)>,
+        answers: &mut Answers<R>,
     ) -> Result<(), Broken> {
         if let Some(carried) = self.carried.take() {
             self.commit(carried, now, answers)?;
