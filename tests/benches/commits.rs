@@ -23,18 +23,24 @@ use tidemill_domain::id::ServiceId;
 use tidemill_tests::nats::{NatsCluster, NatsServer};
 use tokio_util::sync::CancellationToken;
 
-const CALLERS: [u64; 3] = [1, 64, 1024];
+/// Callers, and instances in each command's event: the last makes commits of about 1 KiB.
+const LOADS: [(u64, u64); 4] = [(1, 2), (64, 2), (1024, 2), (1024, 64)];
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let seconds = args.iter().find_map(|arg| arg.parse().ok());
     let seconds = seconds.unwrap_or(if cfg!(debug_assertions) { 0.2 } else { 2.0 });
     let wanted = |name: &str| {
-        let named = ["embedded", "r1", "r3"].iter().any(|known| args.iter().any(|arg| arg == known));
+        let named = ["embedded", "r1", "r3"]
+            .iter()
+            .any(|known| args.iter().any(|arg| arg == known));
         !named || args.iter().any(|arg| arg == name)
     };
     let duration = Duration::from_secs_f64(seconds);
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     runtime.block_on(async {
         if wanted("embedded") {
             embedded(duration).await;
@@ -59,7 +65,9 @@ async fn embedded(duration: Duration) {
     connection.pragma_update(None, "page_size", 8192).unwrap();
     connection.pragma_update(None, "journal_mode", "WAL").unwrap();
     connection.pragma_update(None, "synchronous", "FULL").unwrap();
-    connection.execute_batch("CREATE TABLE record (sequence INTEGER PRIMARY KEY, body BLOB NOT NULL) STRICT").unwrap();
+    connection
+        .execute_batch("CREATE TABLE record (sequence INTEGER PRIMARY KEY, body BLOB NOT NULL) STRICT")
+        .unwrap();
     let mut stored = 0;
     let mut raw = async |sizes: &[usize]| {
         let filling = vec![7; 256 * 1024];
@@ -69,7 +77,11 @@ async fn embedded(duration: Duration) {
                 let began = Instant::now();
                 stored += 1;
                 let insert = "INSERT INTO record (sequence, body) VALUES (?1, ?2)";
-                connection.prepare_cached(insert).unwrap().execute((stored, &filling[..*size])).unwrap();
+                connection
+                    .prepare_cached(insert)
+                    .unwrap()
+                    .execute((stored, &filling[..*size]))
+                    .unwrap();
                 began.elapsed()
             })
             .collect()
@@ -79,7 +91,10 @@ async fn embedded(duration: Duration) {
 
 async fn jetstream(name: &str, urls: &str, store: &Path, replicas: usize, duration: Duration) {
     let nats = Nats::connect(urls, "bench", vec![]).await.unwrap();
-    let limits = StreamLimits { replicas, ..StreamLimits::default() };
+    let limits = StreamLimits {
+        replicas,
+        ..StreamLimits::default()
+    };
     let ledger: Arc<dyn Ledger> = Arc::new(JetStreamLedger::create(&nats, &genesis(), &limits).await.unwrap());
     let context = async_nats::jetstream::new(async_nats::connect(urls).await.unwrap());
     let config = async_nats::jetstream::stream::Config {
@@ -95,7 +110,12 @@ async fn jetstream(name: &str, urls: &str, store: &Path, replicas: usize, durati
         let mut times = Vec::with_capacity(sizes.len());
         for size in sizes {
             let began = Instant::now();
-            context.publish("raw", filling.slice(..*size)).await.unwrap().await.unwrap();
+            context
+                .publish("raw", filling.slice(..*size))
+                .await
+                .unwrap()
+                .await
+                .unwrap();
             times.push(began.elapsed());
         }
         times
@@ -115,15 +135,15 @@ async fn compare(
     let handle = Candidate::start(config, Arc::clone(&ledger), None, shutdown.clone()).unwrap();
     assert!(handle.wait_until_leading(Duration::from_secs(30)).await);
     let services = services(&handle, 1024).await;
-    for (round, callers) in CALLERS.into_iter().enumerate() {
+    for (round, (callers, instances)) in LOADS.into_iter().enumerate() {
         // A quarter of the time to warm up, on other minutes.
-        run(&handle, &services, callers, round as u64 * 2, duration / 4).await;
+        run(&handle, &services, (callers, instances), round as u64 * 2, duration / 4).await;
         let before = (handle.metrics(), ledger.tail().await.unwrap().sequence);
         let began = Instant::now();
-        let latencies = run(&handle, &services, callers, round as u64 * 2 + 1, duration).await;
+        let latencies = run(&handle, &services, (callers, instances), round as u64 * 2 + 1, duration).await;
         let took = began.elapsed().as_secs_f64();
         let after = (handle.metrics(), ledger.tail().await.unwrap().sequence);
-        let sizes = sizes(&*ledger, before.1 + 1, after.1, duration).await;
+        let sizes = sizes(&*ledger, before.1 + 1, after.1).await;
         let fsync = fsync_probe(place);
 
         let began = Instant::now();
@@ -132,10 +152,13 @@ async fn compare(
         let raw_bytes = sizes.iter().sum::<usize>() as f64 / raw_took;
         let (events, bytes) = (after.0.events - before.0.events, after.0.bytes - before.0.bytes);
         let records = (after.0.records - before.0.records) as f64;
-        let (latency, raw_latency) = (median(latencies).as_secs_f64() * 1e3, median(raw_times).as_secs_f64() * 1e3);
+        let (latency, raw_latency) = (
+            median(latencies).as_secs_f64() * 1e3,
+            median(raw_times).as_secs_f64() * 1e3,
+        );
         line(
             "commits",
-            &format!("{backend} {callers} callers"),
+            &format!("{backend} {callers} callers{}", if instances > 2 { " 1 KiB" } else { "" }),
             &[
                 ("events_per_s", events as f64 / took),
                 ("mb_per_s", bytes as f64 / took / 1e6),
@@ -145,8 +168,14 @@ async fn compare(
                 ("raw_latency_ms", raw_latency),
                 ("latency_over_raw", latency / raw_latency),
                 ("commits_per_record", events as f64 / records),
-                ("decide_us_per_event", (after.0.decide_micros - before.0.decide_micros) as f64 / events as f64),
-                ("append_ms", (after.0.append_micros - before.0.append_micros) as f64 / records / 1e3),
+                (
+                    "decide_us_per_event",
+                    (after.0.decide_micros - before.0.decide_micros) as f64 / events as f64,
+                ),
+                (
+                    "append_ms",
+                    (after.0.append_micros - before.0.append_micros) as f64 / records / 1e3,
+                ),
                 ("fsync_ms", fsync.as_secs_f64() * 1e3),
             ],
         );
@@ -168,7 +197,13 @@ async fn services(handle: &CandidateHandle, count: u64) -> Arc<[ServiceId]> {
 }
 
 /// Every caller its own service, minute after minute; returns all latencies.
-async fn run(handle: &CandidateHandle, services: &Arc<[ServiceId]>, callers: u64, round: u64, duration: Duration) -> Vec<Duration> {
+async fn run(
+    handle: &CandidateHandle,
+    services: &Arc<[ServiceId]>,
+    callers: u64,
+    round: u64,
+    duration: Duration,
+) -> Vec<Duration> {
     let until = Instant::now() + duration;
     let callers: Vec<_> = (0..callers)
         .map(|caller| {
@@ -176,7 +211,7 @@ async fn run(handle: &CandidateHandle, services: &Arc<[ServiceId]>, callers: u64
             tokio::spawn(async move {
                 let mut times = Vec::new();
                 for n in 0.. {
-                    let command = minute(services[caller as usize], round * 10_000_000 + n);
+                    let command = minute(services[caller as usize], round * 10_000_000 + n, instances);
                     let began = Instant::now();
                     handle.submit(ask(&[round, caller, n], command)).await.unwrap();
                     times.push(began.elapsed());
@@ -195,9 +230,9 @@ async fn run(handle: &CandidateHandle, services: &Arc<[ServiceId]>, callers: u64
     times
 }
 
-/// Sizes of the records in a stretch, as many as raw publishing will need for about `duration`.
-async fn sizes(ledger: &dyn Ledger, from: u64, to: u64, _duration: Duration) -> Vec<usize> {
-    const MOST: usize = 5000;
+/// Sizes of the records in a stretch, the first few thousand.
+async fn sizes(ledger: &dyn Ledger, from: u64, to: u64) -> Vec<usize> {
+    const MOST: usize = 3000;
     let mut sizes = Vec::new();
     let mut next = from;
     while next <= to && sizes.len() < MOST {

@@ -26,7 +26,10 @@ fn main() {
     let asked = std::env::args().skip(1).find_map(|arg| arg.parse::<u64>().ok());
     let events = asked.unwrap_or(if cfg!(debug_assertions) { 20_000 } else { 1_000_000 });
     let records = write(events);
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     runtime.block_on(async {
         embedded(&records).await;
         jetstream(&records).await;
@@ -35,12 +38,22 @@ fn main() {
 
 /// A ledger of `events` events in full records.
 fn write(events: u64) -> Vec<RawRecord> {
-    let now = |n: u64| Now { wall: Timestamp(1_767_225_600_000_000 + n as i64), elapsed: Duration::ZERO };
+    let now = |n: u64| Now {
+        wall: Timestamp(1_767_225_600_000_000 + n as i64),
+        elapsed: Duration::ZERO,
+    };
     let fold = Fold::new(&genesis());
     let (mut core, first) = Core::take_over(&genesis(), fold, Dedupe::default(), "bench", "0", now(0)).unwrap();
-    let mut records = vec![RawRecord { sequence: 1, body: first.record.bytes }];
+    let mut records = vec![RawRecord {
+        sequence: 1,
+        body: first.record.bytes,
+    }];
     let mut queue: VecDeque<Pending<()>> = VecDeque::new();
-    let pending = |envelope: Envelope| Pending { body_hash: envelope.body_hash(), envelope, reply: () };
+    let pending = |envelope: Envelope| Pending {
+        body_hash: envelope.body_hash(),
+        envelope,
+        reply: (),
+    };
     queue.extend(declare(64).into_iter().map(pending));
     let mut asked = 0;
     while core.state().events < events {
@@ -48,13 +61,16 @@ fn write(events: u64) -> Vec<RawRecord> {
             let services: Vec<_> = core.state().services.keys().copied().collect();
             while queue.len() < 4096 {
                 let service = services[asked as usize % services.len()];
-                queue.push_back(pending(ask(&[asked], minute(service, asked / 64))));
+                queue.push_back(pending(ask(&[asked], minute(service, asked / 64, 2))));
                 asked += 1;
             }
         }
         let group = core.decide_group(&mut queue, now(asked)).unwrap();
         let record = group.planned.unwrap().record;
-        records.push(RawRecord { sequence: record.anchor.sequence, body: record.bytes });
+        records.push(RawRecord {
+            sequence: record.anchor.sequence,
+            body: record.bytes,
+        });
     }
     records
 }
@@ -96,14 +112,20 @@ async fn embedded(records: &[RawRecord]) {
     let path = dir.path().join("ledger.sqlite");
     let ledger: Arc<dyn Ledger> = Arc::new(EmbeddedLedger::create(&path, &genesis(), None).unwrap());
     for raw in records {
-        ledger.append(raw.sequence - 1, raw.body.clone(), &Hints::default()).await.unwrap();
+        ledger
+            .append(raw.sequence - 1, raw.body.clone(), &Hints::default())
+            .await
+            .unwrap();
     }
     let last = records.len() as u64;
     let began = Instant::now();
     let connection = rusqlite::Connection::open(&path).unwrap();
     let mut statement = connection.prepare("SELECT body FROM record ORDER BY sequence").unwrap();
     let bodies = statement.query_map([], |row| row.get::<_, Vec<u8>>(0)).unwrap();
-    assert_eq!(bodies.map(|body| body.unwrap()).filter(|body| !body.is_empty()).count() as u64, last);
+    assert_eq!(
+        bodies.map(|body| body.unwrap()).filter(|body| !body.is_empty()).count() as u64,
+        last
+    );
     let raw = began.elapsed();
     let (took, events) = fold(&*ledger, last).await;
     report("embedded", records, events, took, raw, fsync_probe(dir.path()));
@@ -112,9 +134,14 @@ async fn embedded(records: &[RawRecord]) {
 async fn jetstream(records: &[RawRecord]) {
     let server = NatsServer::start().await;
     let nats = Nats::connect(&server.url(), "bench", vec![]).await.unwrap();
-    let ledger = JetStreamLedger::create(&nats, &genesis(), &StreamLimits::default()).await.unwrap();
+    let ledger = JetStreamLedger::create(&nats, &genesis(), &StreamLimits::default())
+        .await
+        .unwrap();
     for raw in records {
-        ledger.append(raw.sequence - 1, raw.body.clone(), &Hints::default()).await.unwrap();
+        ledger
+            .append(raw.sequence - 1, raw.body.clone(), &Hints::default())
+            .await
+            .unwrap();
     }
     let last = records.len() as u64;
     let context = async_nats::jetstream::new(async_nats::connect(server.url()).await.unwrap());

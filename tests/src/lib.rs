@@ -4,5 +4,6 @@
 pub mod cell;
 pub mod make;
 pub mod nats;
+pub mod product;
 pub mod random;
 pub mod samples;

@@ -8,6 +8,7 @@ use tidemill_domain::events::credential::Role;
 use tidemill_domain::events::evidence::{ObservationWindowSealed, RequestCounts, TrafficMinuteClosed};
 use tidemill_domain::events::instance::StopReason;
 use tidemill_domain::events::node::Supply;
+use tidemill_domain::events::service::ServiceSpec;
 use tidemill_domain::id::{InstanceId, NodeId, ServiceId};
 use tidemill_domain::state::device::DeviceCondition;
 use tidemill_domain::state::instance::InstanceState;
@@ -241,9 +242,12 @@ fn a_change_of_scale_keeps_the_generation_and_a_change_of_command_does_not() {
     assert_eq!(cell.state.services[&service].generation, 2);
 }
 
+/// Makes a good declaration bad.
+type Spoil = Box<dyn Fn(&mut ServiceSpec)>;
+
 #[test]
 fn impossible_declarations_name_their_key() {
-    let cases: Vec<(&str, Box<dyn Fn(&mut tidemill_domain::events::service::ServiceSpec)>)> = vec![
+    let cases: Vec<(&str, Spoil)> = vec![
         ("run.command", Box::new(|s| s.run.command.clear())),
         ("run.command", Box::new(|s| s.run.command = vec![" ".into()])),
         ("run.command", Box::new(|s| s.run.command.push("a\0b".into()))),

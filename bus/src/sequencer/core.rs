@@ -54,8 +54,8 @@ pub struct Now {
 /// A command that waits, with the way back to who asked.
 #[derive(Debug)]
 pub struct Pending<R> {
-    /// What is asked.
-    pub envelope: Envelope,
+    /// What is asked. Boxed: it passes through three queues, and commands are large.
+    pub envelope: Box<Envelope>,
     /// [`Envelope::body_hash`], worked out by whoever queued it.
     pub body_hash: [u8; 16],
     /// Where the answer goes.
@@ -245,12 +245,7 @@ impl<R> Core<R> {
         Ok(Group { planned, answers })
     }
 
-    fn fill(
-        &mut self,
-        queue: &mut VecDeque<Pending<R>>,
-        now: Now,
-        answers: &mut Answers<R>,
-    ) -> Result<(), Broken> {
+    fn fill(&mut self, queue: &mut VecDeque<Pending<R>>, now: Now, answers: &mut Answers<R>) -> Result<(), Broken> {
         if let Some(carried) = self.carried.take() {
             self.commit(carried, now, answers)?;
         }
@@ -282,7 +277,7 @@ impl<R> Core<R> {
             cause,
             trace,
             command,
-        } = envelope;
+        } = *envelope;
         if let Some(known) = self.dedupe.get(&id) {
             let (sequence, commit) = (known.sequence, known.commit);
             let outcome = match known.body_hash == body_hash {

@@ -51,7 +51,7 @@ impl Local {
         }
         let (reply, answered) = oneshot::channel();
         let item = Pending {
-            envelope,
+            envelope: Box::new(envelope),
             body_hash,
             reply,
         };

@@ -21,7 +21,13 @@ pub fn genesis() -> Genesis {
 pub fn ask(parts: &[u64], command: Command) -> Envelope {
     let bytes: Vec<u8> = parts.iter().flat_map(|part| part.to_le_bytes()).collect();
     let id = CommandId::derived(&[&bytes]);
-    Envelope { id, actor: Actor::Local, cause: Cause::Request, trace: None, command }
+    Envelope {
+        id,
+        actor: Actor::Local,
+        cause: Cause::Request,
+        trace: None,
+        command,
+    }
 }
 
 /// Commands that declare `count` services, 64 at a time.
@@ -33,15 +39,25 @@ pub fn declare(count: u64) -> Vec<Envelope> {
             name: make::name(&format!("s{n}")),
             spec: make::spec(0, 4),
         };
-        ask(&[u64::MAX, numbers[0]], Command::ApplyServices { services: numbers.iter().map(service).collect() })
+        ask(
+            &[u64::MAX, numbers[0]],
+            Command::ApplyServices {
+                services: numbers.iter().map(service).collect(),
+            },
+        )
     };
     numbers.chunks(64).map(declare).collect()
 }
 
-/// Minute `n` of a service's traffic: one event of about 150 bytes with its commit.
-pub fn minute(service: ServiceId, n: u64) -> Command {
+/// Minute `n` of the traffic of a service with so many instances: one event of about 120 bytes, and 14 an instance, with
+/// its commit.
+pub fn minute(service: ServiceId, n: u64, instances: u64) -> Command {
     let arrived = 1000 + n % 500;
-    let requests = RequestCounts { arrived, ok: arrived, ..RequestCounts::default() };
+    let requests = RequestCounts {
+        arrived,
+        ok: arrived,
+        ..RequestCounts::default()
+    };
     let instance = |i: u64| InstanceTraffic {
         instance: InstanceId::from_bits(service.bits() + i),
         sent: arrived / 2,
@@ -58,7 +74,7 @@ pub fn minute(service: ServiceId, n: u64) -> Command {
         longest_gap: Span::from_millis(12),
         peak_queued: 3,
         latency: (0..20).map(|i| if i < 12 { arrived / 12 } else { 0 }).collect(),
-        instances: (0..2).map(instance).collect(),
+        instances: (0..instances).map(instance).collect(),
     })
 }
 

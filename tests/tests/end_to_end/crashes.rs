@@ -13,7 +13,11 @@ fn a_killed_replica_fails_no_retriable_request_and_is_replaced() {
     let hello = format!("{}/hello/", up.gateway.trim_end_matches('/'));
     let before = up.ready_pids();
     let report = std::thread::scope(|scope| {
-        let load = scope.spawn(|| up.run(&["load", &hello, "--rps", "80", "--duration", "8s", "-o", "json"]).ok().json());
+        let load = scope.spawn(|| {
+            up.run(&["load", &hello, "--rps", "80", "--duration", "8s", "-o", "json"])
+                .ok()
+                .json()
+        });
         // The load has begun once the gateway has requests in flight or answered: the second kill is well inside it.
         for _ in 0..2 {
             let pids = eventually("two ready replicas", || Some(up.ready_pids()).filter(|p| p.len() == 2));
@@ -26,7 +30,9 @@ fn a_killed_replica_fails_no_retriable_request_and_is_replaced() {
     });
     let report = report.as_array().map_or(&report, |rows| &rows[0]);
     assert_eq!(report["failed"], 0, "{report}");
-    let after = eventually("two ready replicas again", || Some(up.ready_pids()).filter(|p| p.len() == 2));
+    let after = eventually("two ready replicas again", || {
+        Some(up.ready_pids()).filter(|p| p.len() == 2)
+    });
     assert_ne!(before, after);
 }
 
@@ -42,14 +48,22 @@ fn after_kill_nine_of_everything_the_same_processes_run_and_none_twice() {
             kill(Pid::from_raw(*pid), None).unwrap_or_else(|e| panic!("round {round}: {pid} is gone: {e}"));
         }
         up.restart();
-        let after = eventually("both replicas, re-adopted", || Some(up.ready_pids()).filter(|p| p.len() == 2));
+        let after = eventually("both replicas, re-adopted", || {
+            Some(up.ready_pids()).filter(|p| p.len() == 2)
+        });
         assert_eq!(before, after, "round {round}");
         let (status, _) = tidemill_tests::product::get(&format!("{}/hello/", up.gateway.trim_end_matches('/')));
         assert_eq!(status, 200);
     }
-    let verify = up.run(&["verify", "-o", "json", "--data", up.data().to_str().unwrap()]).ok().json();
+    let verify = up
+        .run(&["verify", "-o", "json", "--data", up.data().to_str().unwrap()])
+        .ok()
+        .json();
     let report = verify.as_array().map_or(&verify, |rows| &rows[0]);
     assert_eq!(report["ok"], true, "{report}");
     let events = up.run(&["events", "-o", "jsonl"]).ok().stdout;
-    assert!(!events.contains("InstanceFailed") && !events.contains("NodeLost"), "{events}");
+    assert!(
+        !events.contains("InstanceFailed") && !events.contains("NodeLost"),
+        "{events}"
+    );
 }

@@ -10,19 +10,29 @@ const HELLO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/hello.yaml
 fn the_newcomers_commands_do_what_the_readme_says() {
     let up = Up::start("cpu*2");
     let applied = up.run(&["apply", "-f", HELLO, "--wait", "60s"]).ok();
-    assert!(!applied.stderr.is_empty() || !applied.stdout.is_empty(), "it says what changed");
+    assert!(
+        !applied.stderr.is_empty() || !applied.stdout.is_empty(),
+        "it says what changed"
+    );
 
     let hello = format!("{}/hello/", up.gateway.trim_end_matches('/'));
     let (status, body) = get(&hello);
     assert_eq!(status, 200, "{body}");
 
-    let load = up.run(&["load", &hello, "--rps", "50", "--duration", "3s", "-o", "json"]).ok().json();
+    let load = up
+        .run(&["load", &hello, "--rps", "50", "--duration", "3s", "-o", "json"])
+        .ok()
+        .json();
     let report = load.as_array().map_or(&load, |rows| &rows[0]);
     assert_eq!(report["failed"], 0, "{report}");
     assert!(report["sent"].as_u64().unwrap() >= 140, "{report}");
 
     let service = up.service("hello").unwrap();
-    assert_eq!((service["ready"].as_u64(), service["desired"].as_u64()), (Some(2), Some(2)), "{service}");
+    assert_eq!(
+        (service["ready"].as_u64(), service["desired"].as_u64()),
+        (Some(2), Some(2)),
+        "{service}"
+    );
     assert_eq!(service["url"], hello.as_str());
     let instances = up.list("instances");
     assert_eq!(instances.len(), 2);
@@ -35,10 +45,19 @@ fn the_newcomers_commands_do_what_the_readme_says() {
     }
 
     let events = up.run(&["events", "--about", "hello", "-o", "jsonl"]).ok();
-    for kind in ["ServiceApplied", "InstancesRequested", "InstancesPlaced", "InstanceReady", "InstancesInRotation"] {
+    for kind in [
+        "ServiceApplied",
+        "InstancesRequested",
+        "InstancesPlaced",
+        "InstanceReady",
+        "InstancesInRotation",
+    ] {
         assert!(events.stdout.contains(kind), "{kind} in {}", events.stdout);
     }
-    let verify = up.run(&["verify", "-o", "json", "--data", up.data().to_str().unwrap()]).ok().json();
+    let verify = up
+        .run(&["verify", "-o", "json", "--data", up.data().to_str().unwrap()])
+        .ok()
+        .json();
     let report = verify.as_array().map_or(&verify, |rows| &rows[0]);
     assert_eq!(report["ok"], true, "{report}");
     assert!(report["seals_checked"].as_u64().unwrap() >= 1, "{report}");
@@ -65,9 +84,16 @@ fn the_past_is_as_it_was_and_a_slice_can_be_taken_away() {
     let up = Up::start("cpu*2");
     up.run(&["apply", "-f", HELLO, "--wait", "60s"]).ok();
     let events: Vec<serde_json::Value> = serde_json::from_value(up.run(&["events", "-o", "json"]).ok().json()).unwrap();
-    let before = events.iter().find(|e| e["kind"] == "ServiceApplied").unwrap()["seq"].as_u64().unwrap() - 1;
+    let before = events.iter().find(|e| e["kind"] == "ServiceApplied").unwrap()["seq"]
+        .as_u64()
+        .unwrap()
+        - 1;
     let then = up.run(&["services", "-o", "json", "--seq", &before.to_string()]).ok();
-    assert_eq!(then.json(), serde_json::json!([]), "before it was applied there was no service");
+    assert_eq!(
+        then.json(),
+        serde_json::json!([]),
+        "before it was applied there was no service"
+    );
     let last = events.last().unwrap()["seq"].as_u64().unwrap().to_string();
     let data = up.data();
     let data = data.to_str().unwrap();
@@ -78,12 +104,20 @@ fn the_past_is_as_it_was_and_a_slice_can_be_taken_away() {
     }
     let file = up.data().join("slice.tidemill");
     let file = file.to_str().unwrap();
-    up.run(&["export", "--from", "1", "--to", &last, file, "--data", data]).ok();
+    up.run(&["export", "--from", "1", "--to", &last, file, "--data", data])
+        .ok();
     assert!(Path::new(file).exists());
-    let verify = run("http://127.0.0.1:1", &["verify", "--file", file, "-o", "json"], "").ok().json();
+    let verify = run("http://127.0.0.1:1", &["verify", "--file", file, "-o", "json"], "")
+        .ok()
+        .json();
     let report = verify.as_array().map_or(&verify, |rows| &rows[0]);
     assert_eq!(report["ok"], true, "{report}");
-    let elsewhere = run("http://127.0.0.1:1", &["instances", "-o", "json", "--file", file, "--seq", &last], "").ok();
+    let elsewhere = run(
+        "http://127.0.0.1:1",
+        &["instances", "-o", "json", "--file", file, "--seq", &last],
+        "",
+    )
+    .ok();
     let here = up.run(&["instances", "-o", "json", "--seq", &last]).ok();
     assert_eq!(elsewhere.json(), here.json());
 }
@@ -94,7 +128,11 @@ fn scaling_up_and_down_under_load_fails_no_request() {
     up.run(&["apply", "-f", HELLO, "--wait", "60s"]).ok();
     let hello = format!("{}/hello/", up.gateway.trim_end_matches('/'));
     let report = std::thread::scope(|scope| {
-        let load = scope.spawn(|| up.run(&["load", &hello, "--rps", "60", "--duration", "12s", "-o", "json"]).ok().json());
+        let load = scope.spawn(|| {
+            up.run(&["load", &hello, "--rps", "60", "--duration", "12s", "-o", "json"])
+                .ok()
+                .json()
+        });
         for replicas in ["4", "2", "4", "1"] {
             up.run(&["scale", "hello", replicas]).ok();
             let wanted: u64 = replicas.parse().unwrap();
@@ -107,5 +145,7 @@ fn scaling_up_and_down_under_load_fails_no_request() {
     let report = report.as_array().map_or(&report, |rows| &rows[0]);
     assert_eq!(report["failed"], 0, "{report}");
     up.run(&["scale", "hello", "--auto"]).ok();
-    tidemill_tests::product::eventually("the declared count", || (up.service("hello")?["ready"] == 2).then_some(()));
+    tidemill_tests::product::eventually("the declared count", || {
+        (up.service("hello")?["ready"] == 2).then_some(())
+    });
 }

@@ -18,7 +18,11 @@ impl Cluster {
     async fn start() -> Self {
         let nats = NatsServer::start().await;
         let dir = tempfile::tempdir().unwrap();
-        let mut cluster = Self { nats, dir, servers: vec![] };
+        let mut cluster = Self {
+            nats,
+            dir,
+            servers: vec![],
+        };
         for name in ["s1", "s2"] {
             cluster.add_server(name);
         }
@@ -37,8 +41,17 @@ impl Cluster {
         let (data, url, monitor) = (self.text(name), self.nats.url(), self.nats.monitor_url());
         let endpoints = Path::new(&data).join("endpoints.json");
         let _ = std::fs::remove_file(&endpoints);
-        let args =
-            ["server", "--data", &data, "--nats", &url, "--nats-monitor", &monitor, "--listen", "127.0.0.1:0"];
+        let args = [
+            "server",
+            "--data",
+            &data,
+            "--nats",
+            &url,
+            "--nats-monitor",
+            &monitor,
+            "--listen",
+            "127.0.0.1:0",
+        ];
         let mut process = Process::start(&self.path("log"), &args);
         let api = eventually("the server's endpoints", || {
             assert!(process.runs(), "{}", process.log());
@@ -50,7 +63,11 @@ impl Cluster {
     }
 
     fn apis(&self) -> String {
-        self.servers.iter().map(|(_, api)| api.clone()).collect::<Vec<_>>().join(",")
+        self.servers
+            .iter()
+            .map(|(_, api)| api.clone())
+            .collect::<Vec<_>>()
+            .join(",")
     }
 
     /// The server that leads, by its place.
@@ -82,18 +99,54 @@ async fn a_cluster_of_processes_serves() {
     let gateway_port = tidemill_tests::nats::free_port();
     let listen = format!("127.0.0.1:{gateway_port}");
     let (gateway_token, node_token) = (cluster.token("gateway"), cluster.token("node"));
-    let gateway_args =
-        ["gateway", "--server", &apis, "--listen", &listen, "--data", &g, "--token-file", &gateway_token];
+    let gateway_args = [
+        "gateway",
+        "--server",
+        &apis,
+        "--listen",
+        &listen,
+        "--data",
+        &g,
+        "--token-file",
+        &gateway_token,
+    ];
     let _gateway = Process::start(&log, &gateway_args);
     let agent_args = [
-        "agent", "--server", &apis, "--token-file", &node_token, "--data", &a, "--name", "n1", "--supply", "idc",
-        "--provider", "own", "--region", "east", "--zone", "a", "--address", "127.0.0.1", "--devices", "cpu*2",
+        "agent",
+        "--server",
+        &apis,
+        "--token-file",
+        &node_token,
+        "--data",
+        &a,
+        "--name",
+        "n1",
+        "--supply",
+        "idc",
+        "--provider",
+        "own",
+        "--region",
+        "east",
+        "--zone",
+        "a",
+        "--address",
+        "127.0.0.1",
+        "--devices",
+        "cpu*2",
     ];
     let _agent = Process::start(&log, &agent_args);
     let hello = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/hello.yaml");
     let applied = run(&apis, &["apply", "-f", hello, "--wait", "60s"], "");
-    assert_eq!(applied.code, 0, "{}\n{}", applied.stderr, std::fs::read_to_string(&log).unwrap_or_default());
-    eventually("an answer through the gateway", || (get(&format!("http://{listen}/hello/")).0 == 200).then_some(()));
+    assert_eq!(
+        applied.code,
+        0,
+        "{}\n{}",
+        applied.stderr,
+        std::fs::read_to_string(&log).unwrap_or_default()
+    );
+    eventually("an answer through the gateway", || {
+        (get(&format!("http://{listen}/hello/")).0 == 200).then_some(())
+    });
     run(&apis, &["delete", "service/hello", "--yes"], "").ok();
     eventually("the service to be gone", || {
         (run(&apis, &["services", "-o", "json"], "").ok().json() == serde_json::json!([])).then_some(())
@@ -110,7 +163,8 @@ async fn a_killed_leader_loses_and_doubles_no_command() {
     let apis = cluster.apis();
     let rounds = 30;
     let apply = |n: usize| {
-        let text = format!("kind: service\nname: s{n}\nrun: {{command: [sleep, infinity]}}\nscale: {{min: 0, max: 1}}\n");
+        let text =
+            format!("kind: service\nname: s{n}\nrun: {{command: [sleep, infinity]}}\nscale: {{min: 0, max: 1}}\n");
         run(&apis, &["apply", "-f", "-"], &text)
     };
     let mut slowest = Duration::ZERO;
@@ -134,7 +188,9 @@ async fn a_killed_leader_loses_and_doubles_no_command() {
         .collect();
     let distinct: BTreeSet<&String> = names.iter().collect();
     assert_eq!((names.len(), distinct.len()), (rounds, rounds), "each once");
-    let verify = run(&standby, &["verify", "--nats", &cluster.nats.url(), "-o", "json"], "").ok().json();
+    let verify = run(&standby, &["verify", "--nats", &cluster.nats.url(), "-o", "json"], "")
+        .ok()
+        .json();
     let report = verify.as_array().map_or(&verify, |rows| &rows[0]);
     assert_eq!(report["ok"], true, "{report}");
 }

@@ -31,24 +31,44 @@ impl Bench {
     fn behind(fold: Fold, dedupe: Dedupe, second: u64) -> Self {
         let now = at(second);
         let (core, planned) = Core::take_over(&genesis(), fold.clone(), dedupe, "test", "0", now).unwrap();
-        let mut bench = Self { core, fold, commits: vec![], second };
+        let mut bench = Self {
+            core,
+            fold,
+            commits: vec![],
+            second,
+        };
         bench.append(planned);
         bench
     }
 
     fn append(&mut self, planned: Planned) {
-        let raw = RawRecord { sequence: planned.record.anchor.sequence, body: planned.record.bytes };
+        let raw = RawRecord {
+            sequence: planned.record.anchor.sequence,
+            body: planned.record.bytes,
+        };
         let folded = self.fold.record(&raw, &mut vec![]).unwrap();
-        assert_eq!(folded.commits.iter().map(|c| c.events.len() as u64).sum::<u64>(), planned.events);
-        self.commits.extend(folded.commits.into_iter().map(|commit| (raw.sequence, commit)));
-        assert_eq!(self.fold.state().to_snapshot(), self.core.state().to_snapshot(), "what was decided is what is read");
+        assert_eq!(
+            folded.commits.iter().map(|c| c.events.len() as u64).sum::<u64>(),
+            planned.events
+        );
+        self.commits
+            .extend(folded.commits.into_iter().map(|commit| (raw.sequence, commit)));
+        assert_eq!(
+            self.fold.state().to_snapshot(),
+            self.core.state().to_snapshot(),
+            "what was decided is what is read"
+        );
     }
 
     /// Decides until the queue is empty; returns what came of each command, and the number of records.
     fn decide(&mut self, asked: impl IntoIterator<Item = Envelope>) -> (Vec<Outcome>, usize) {
         let mut queue: VecDeque<_> = (0..)
             .zip(asked)
-            .map(|(reply, envelope)| Pending { body_hash: envelope.body_hash(), envelope, reply })
+            .map(|(reply, envelope)| Pending {
+                body_hash: envelope.body_hash(),
+                envelope,
+                reply,
+            })
             .collect();
         let (mut outcomes, mut records) = (vec![], 0);
         while !queue.is_empty() || self.core.has_carried() {
@@ -59,17 +79,29 @@ impl Bench {
                 self.append(planned);
             }
         }
-        assert!(outcomes.is_sorted_by_key(|(reply, _)| *reply), "answers come in the order of asking");
+        assert!(
+            outcomes.is_sorted_by_key(|(reply, _)| *reply),
+            "answers come in the order of asking"
+        );
         (outcomes.into_iter().map(|(_, outcome)| outcome).collect(), records)
     }
 }
 
 fn at(second: u64) -> Now {
-    Now { wall: Timestamp(1_767_225_600_000_000), elapsed: Duration::from_secs(second) }
+    Now {
+        wall: Timestamp(1_767_225_600_000_000),
+        elapsed: Duration::from_secs(second),
+    }
 }
 
 fn term(n: u64, holder: &str) -> Envelope {
-    ask(id(n), Command::AcquireTerm { role: "scheduler".into(), holder: holder.into() })
+    ask(
+        id(n),
+        Command::AcquireTerm {
+            role: "scheduler".into(),
+            holder: holder.into(),
+        },
+    )
 }
 
 #[test]
@@ -108,7 +140,9 @@ fn groups_close_at_their_size_and_large_commits_are_carried_over_or_refused() {
             .map(|n| {
                 let mut spec = make::spec(0, 1);
                 spec.run.env.insert("FILL".into(), "x".repeat(bytes));
-                let Command::ApplyServices { mut services } = make::apply(&format!("s{n}"), spec) else { unreachable!() };
+                let Command::ApplyServices { mut services } = make::apply(&format!("s{n}"), spec) else {
+                    unreachable!()
+                };
                 services.remove(0)
             })
             .collect();
@@ -121,8 +155,15 @@ fn groups_close_at_their_size_and_large_commits_are_carried_over_or_refused() {
     assert_eq!((refused, records), (0, 4), "{outcomes:.200?}");
     let before = bench.core.state().to_snapshot();
     let (outcomes, records) = bench.decide([ask(id(30_000), large(100..164, 30_000))]);
-    assert!(matches!(&outcomes[0], Outcome::Rejected(r) if r.code() == "too_many"), "{outcomes:.200?}");
-    assert_eq!((records, bench.core.state().to_snapshot()), (0, before), "the state was not touched");
+    assert!(
+        matches!(&outcomes[0], Outcome::Rejected(r) if r.code() == "too_many"),
+        "{outcomes:.200?}"
+    );
+    assert_eq!(
+        (records, bench.core.state().to_snapshot()),
+        (0, before),
+        "the state was not touched"
+    );
 }
 
 #[test]

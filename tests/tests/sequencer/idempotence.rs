@@ -17,7 +17,12 @@ async fn a_repeated_command_gets_the_first_answer_and_another_body_a_conflict() 
     assert!(again.repeated);
     assert_eq!((again.sequence, &again.events), (first.sequence, &first.events));
     let other = seat.submit(ask(id(1), make_token(2))).await.unwrap_err();
-    assert_eq!(other, SubmitError::Conflict { sequence: first.sequence });
+    assert_eq!(
+        other,
+        SubmitError::Conflict {
+            sequence: first.sequence
+        }
+    );
     // A refused command was not carried out: under the same id it may be asked again.
     let refused = seat.submit(ask(id(3), make_token(1))).await.unwrap_err();
     assert_eq!(refused.code(), "invalid");
@@ -60,7 +65,9 @@ async fn restarted_at_every_record_the_same_commands_give_the_same_answers() {
         let ledger = MemoryLedger::with_records(genesis(), records[..kept].to_vec());
         // Snapshots of the whole run lie there: those the ledger does not reach, or does not agree with, are passed over.
         let config = tidemill_bus::sequencer::SequencerConfig {
-            snapshots: Some(tidemill_bus::snapshots::SnapshotStore::open(&dir.path().join("copy"), &genesis()).unwrap()),
+            snapshots: Some(
+                tidemill_bus::snapshots::SnapshotStore::open(&dir.path().join("copy"), &genesis()).unwrap(),
+            ),
             snapshot_every: 20,
             snapshot_pause: Some(Duration::ZERO),
             ..tidemill_bus::sequencer::SequencerConfig::in_memory("two")

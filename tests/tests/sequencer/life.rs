@@ -19,7 +19,13 @@ use crate::support::{SOON, Seat, genesis, id, numbered, on_disk, read_all, times
 async fn ten_times_the_callers_it_can_queue_are_told_so_at_once() {
     const QUEUE: usize = 1000;
     let ledger = MemoryLedger::create(genesis());
-    let seat = Seat::start(&ledger, SequencerConfig { intake: QUEUE, ..SequencerConfig::in_memory("one") });
+    let seat = Seat::start(
+        &ledger,
+        SequencerConfig {
+            intake: QUEUE,
+            ..SequencerConfig::in_memory("one")
+        },
+    );
     assert!(seat.handle.wait_until_leading(SOON).await);
     ledger.inject(Fault::Delay(Duration::from_millis(300)));
     let callers: Vec<_> = (0..10 * QUEUE as u64)
@@ -39,7 +45,10 @@ async fn ten_times_the_callers_it_can_queue_are_told_so_at_once() {
             Err(other) => panic!("{other}"),
         }
     }
-    assert!(overloaded > 0 && answered >= QUEUE as u64, "{answered} answered, {overloaded} overloaded");
+    assert!(
+        overloaded > 0 && answered >= QUEUE as u64,
+        "{answered} answered, {overloaded} overloaded"
+    );
     assert_eq!(seat.handle.waiting(), 0);
     assert_eq!(read_all(&ledger).await.0.state().credentials.len() as u64, answered);
     assert_eq!(seat.handle.metrics().overloaded, overloaded);
@@ -110,7 +119,13 @@ async fn a_clock_that_jumps_back_does_not_take_time_with_it() {
     let ledger = MemoryLedger::create(genesis());
     for (epoch, times) in [(1, [6_000_000, 2_000_000]), (2, [1_000_000, 7_000_000])] {
         wall.store(times[0], Ordering::Relaxed);
-        let seat = Seat::start(&ledger, SequencerConfig { clock: clock(), ..SequencerConfig::in_memory("one") });
+        let seat = Seat::start(
+            &ledger,
+            SequencerConfig {
+                clock: clock(),
+                ..SequencerConfig::in_memory("one")
+            },
+        );
         seat.submit(numbered(epoch * 10)).await.unwrap();
         wall.store(times[1], Ordering::Relaxed);
         seat.submit(numbered(epoch * 10 + 1)).await.unwrap();
@@ -127,7 +142,9 @@ async fn a_view_follows_and_starts_from_a_snapshot() {
     let ledger = MemoryLedger::create(genesis());
     let seat = Seat::start(&ledger, on_disk(dir.path()));
     let shutdown = CancellationToken::new();
-    let view = StateView::start(Arc::new(ledger.clone()), None, shutdown.clone()).await.unwrap();
+    let view = StateView::start(Arc::new(ledger.clone()), None, shutdown.clone())
+        .await
+        .unwrap();
     let mut last = 0;
     for n in 0..100 {
         last = seat.submit(numbered(n)).await.unwrap().sequence;
@@ -142,10 +159,18 @@ async fn a_view_follows_and_starts_from_a_snapshot() {
     let snapshots = SnapshotStore::open(&dir.path().join("snapshots"), &genesis()).unwrap();
     let found = snapshots.nearest_at_or_before(last).expect("a snapshot was written");
     assert!(found.anchor.sequence > 10 && found.state.credentials.len() > 10);
-    let late = StateView::start(Arc::new(ledger.clone()), Some(snapshots), shutdown.clone()).await.unwrap();
-    assert!(late.progress().borrow().sequence >= found.anchor.sequence, "it began at the snapshot");
+    let late = StateView::start(Arc::new(ledger.clone()), Some(snapshots), shutdown.clone())
+        .await
+        .unwrap();
+    assert!(
+        late.progress().borrow().sequence >= found.anchor.sequence,
+        "it began at the snapshot"
+    );
     assert!(late.wait_for(last, SOON).await);
-    assert_eq!(late.read(tidemill_domain::state::State::to_snapshot), view.read(tidemill_domain::state::State::to_snapshot));
+    assert_eq!(
+        late.read(tidemill_domain::state::State::to_snapshot),
+        view.read(tidemill_domain::state::State::to_snapshot)
+    );
     shutdown.cancel();
 }
 
@@ -161,7 +186,9 @@ async fn a_view_of_a_damaged_ledger_stops_and_says_where() {
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
     ledger.overwrite(4, bytes.into());
-    let view = StateView::start(Arc::new(ledger.clone()), None, CancellationToken::new()).await.unwrap();
+    let view = StateView::start(Arc::new(ledger.clone()), None, CancellationToken::new())
+        .await
+        .unwrap();
     assert!(!view.wait_for(5, SOON).await, "it does not wait for what cannot come");
     assert_eq!(view.progress().borrow().sequence, 3);
     let health = format!("{:?}", view.health().borrow().clone());

@@ -50,7 +50,9 @@ impl Drop for Process {
 #[tokio::test]
 #[ignore = "the other process of the tests below, which start it"]
 async fn child() {
-    let (Ok(url), Ok(name)) = (std::env::var(URL), std::env::var(NAME)) else { return };
+    let (Ok(url), Ok(name)) = (std::env::var(URL), std::env::var(NAME)) else {
+        return;
+    };
     let (_, candidate, shutdown) = candidate(&url, &name).await;
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).unwrap();
     terminate.recv().await;
@@ -72,7 +74,9 @@ async fn candidate(url: &str, name: &str) -> (Arc<JetStreamLedger>, CandidateHan
 async fn cell() -> (NatsServer, Nats, RemoteCommands) {
     let server = NatsServer::start().await;
     let nats = Nats::connect(&server.url(), "test", vec![]).await.unwrap();
-    JetStreamLedger::create(&nats, &genesis(), &StreamLimits::default()).await.unwrap();
+    JetStreamLedger::create(&nats, &genesis(), &StreamLimits::default())
+        .await
+        .unwrap();
     let commands = RemoteCommands::new(&NatsTransport::new(&nats, &genesis().cell));
     (server, nats, commands)
 }
@@ -80,7 +84,10 @@ async fn cell() -> (NatsServer, Nats, RemoteCommands) {
 async fn until_leader_is(handle: &CandidateHandle, name: &str) {
     let mut status = handle.status();
     let wait = status.wait_for(|s| s.leader == name);
-    tokio::time::timeout(SOON, wait).await.unwrap_or_else(|_| panic!("{name} leads: {handle:?}")).unwrap();
+    tokio::time::timeout(SOON, wait)
+        .await
+        .unwrap_or_else(|_| panic!("{name} leads: {handle:?}"))
+        .unwrap();
 }
 
 /// Submits numbered commands, one after another, until told to stop; returns how many, and the longest wait.
@@ -88,7 +95,10 @@ async fn stream(commands: RemoteCommands, from: u64, stop: CancellationToken) ->
     let (mut n, mut longest) = (from, Duration::ZERO);
     while !stop.is_cancelled() {
         let asked = Instant::now();
-        commands.submit(numbered(n)).await.unwrap_or_else(|error| panic!("command {n}: {error}"));
+        commands
+            .submit(numbered(n))
+            .await
+            .unwrap_or_else(|error| panic!("command {n}: {error}"));
         longest = longest.max(asked.elapsed());
         n += 1;
     }
@@ -104,7 +114,9 @@ async fn the_leader_is_killed_under_a_stream_of_commands_and_none_is_lost_or_dou
     until_leader_is(&standby, "first").await;
 
     let stop = CancellationToken::new();
-    let callers: Vec<_> = (1..5).map(|n| tokio::spawn(stream(commands.clone(), n * 1_000_000, stop.clone()))).collect();
+    let callers: Vec<_> = (1..5)
+        .map(|n| tokio::spawn(stream(commands.clone(), n * 1_000_000, stop.clone())))
+        .collect();
     // tidy: waits for commands to be under way; how many does not matter
     tokio::time::sleep(Duration::from_millis(500)).await;
     leader.signal(Signal::SIGKILL);
@@ -112,7 +124,10 @@ async fn the_leader_is_killed_under_a_stream_of_commands_and_none_is_lost_or_dou
     // Through the standby's own handle too, which now decides by itself.
     let again = standby.submit(numbered(0)).await.unwrap();
     assert!(again.repeated, "a retry after a change of leader gets the first answer");
-    assert_eq!(standby.submit(ask(id(0), make_token(77))).await.unwrap_err().code(), "command_conflict");
+    assert_eq!(
+        standby.submit(ask(id(0), make_token(77))).await.unwrap_err().code(),
+        "command_conflict"
+    );
     // tidy: waits for commands after the change of leader; how many does not matter
     tokio::time::sleep(Duration::from_millis(300)).await;
     stop.cancel();
@@ -126,7 +141,9 @@ async fn the_leader_is_killed_under_a_stream_of_commands_and_none_is_lost_or_dou
     let (fold, commits) = read_all(&*ledger).await;
     assert_eq!(fold.state().cell.epoch, 2);
     assert_eq!(fold.state().credentials.len(), asked.len());
-    asked.iter().for_each(|n| assert_eq!(times(&commits, id(*n)), 1, "command {n}"));
+    asked
+        .iter()
+        .for_each(|n| assert_eq!(times(&commits, id(*n)), 1, "command {n}"));
     shutdown.cancel();
     standby.ended().await;
     drop(nats);
@@ -200,13 +217,22 @@ async fn a_deleted_stream_raises_the_alarm_and_stays_deleted() {
     let jetstream = async_nats::jetstream::new(client);
     jetstream.delete_stream("LEDGER_main").await.unwrap();
     let error = commands.submit(numbered(1)).await.unwrap_err();
-    assert!(error.code() == "ledger_missing" || error.code() == "no_leader", "{error}");
+    assert!(
+        error.code() == "ledger_missing" || error.code() == "no_leader",
+        "{error}"
+    );
     let mut status = leader.status();
     let wait = status.wait_for(|s| matches!(&s.role, Role::ReadOnly { code, .. } if code == "ledger_missing"));
-    tokio::time::timeout(SOON, wait).await.expect("the alarm in time").unwrap();
+    tokio::time::timeout(SOON, wait)
+        .await
+        .expect("the alarm in time")
+        .unwrap();
     assert_eq!(leader.submit(numbered(2)).await.unwrap_err().code(), "ledger_missing");
     assert!(ledger.tail().await.is_err());
-    assert!(jetstream.get_stream("LEDGER_main").await.is_err(), "nobody made it again");
+    assert!(
+        jetstream.get_stream("LEDGER_main").await.is_err(),
+        "nobody made it again"
+    );
     shutdown.cancel();
     leader.ended().await;
 }

@@ -18,7 +18,12 @@ async fn an_answer_names_the_record_that_holds_its_events() {
     let answer = seat.submit(numbered(1)).await.unwrap();
     let (fold, commits) = read_all(&ledger).await;
     assert_eq!(events_of(&commits, id(1)), (answer.sequence, &answer.events[..]));
-    let first: Vec<_> = commits.iter().filter(|(s, _)| *s == 1).flat_map(|(_, c)| &c.events).map(|e| e.name()).collect();
+    let first: Vec<_> = commits
+        .iter()
+        .filter(|(s, _)| *s == 1)
+        .flat_map(|(_, c)| &c.events)
+        .map(|e| e.name())
+        .collect();
     assert_eq!(first, ["LedgerCreated", "EpochStarted", "StateSealed"]);
     assert_eq!(fold.state().cell.name, "main");
     assert_eq!(fold.state().cell.leader, "one");
@@ -27,7 +32,12 @@ async fn an_answer_names_the_record_that_holds_its_events() {
 
 #[tokio::test]
 async fn whatever_the_store_fails_to_say_the_command_is_there_once() {
-    for fault in [Fault::UnknownStored, Fault::UnknownLost, Fault::UnknownLate, Fault::Unavailable] {
+    for fault in [
+        Fault::UnknownStored,
+        Fault::UnknownLost,
+        Fault::UnknownLate,
+        Fault::Unavailable,
+    ] {
         let ledger = MemoryLedger::create(genesis());
         let seat = Seat::leading(&ledger).await;
         ledger.inject(fault.clone());
@@ -42,7 +52,13 @@ async fn whatever_the_store_fails_to_say_the_command_is_there_once() {
 
 #[tokio::test]
 async fn taking_over_survives_the_same_faults() {
-    for fault in [Fault::UnknownStored, Fault::UnknownLost, Fault::UnknownLate, Fault::Unavailable, Fault::Full] {
+    for fault in [
+        Fault::UnknownStored,
+        Fault::UnknownLost,
+        Fault::UnknownLate,
+        Fault::Unavailable,
+        Fault::Full,
+    ] {
         let ledger = MemoryLedger::create(genesis());
         ledger.inject(fault);
         let seat = Seat::leading(&ledger).await;
@@ -55,7 +71,10 @@ async fn taking_over_survives_the_same_faults() {
 #[tokio::test]
 async fn an_outcome_that_stays_unknown_is_called_unknown() {
     let ledger = MemoryLedger::create(genesis());
-    let config = SequencerConfig { patience: Duration::ZERO, ..SequencerConfig::in_memory("one") };
+    let config = SequencerConfig {
+        patience: Duration::ZERO,
+        ..SequencerConfig::in_memory("one")
+    };
     let seat = Seat::start(&ledger, config);
     assert!(seat.handle.wait_until_leading(SOON).await);
     ledger.inject(Fault::UnknownLate);
@@ -85,7 +104,11 @@ async fn a_foreign_record_stops_the_writer_and_its_callers_are_told() {
     let records = ledger.records().len();
     let error = seat.submit(numbered(3)).await.unwrap_err();
     assert_eq!(error.code(), "second_writer");
-    assert_eq!(ledger.records().len(), records, "nothing was appended behind the foreign record");
+    assert_eq!(
+        ledger.records().len(),
+        records,
+        "nothing was appended behind the foreign record"
+    );
     seat.end().await;
 }
 
@@ -117,7 +140,10 @@ async fn a_full_ledger_refuses_by_code_and_goes_on_by_itself() {
     let error = seat.submit(numbered(1)).await.unwrap_err();
     assert_eq!(error.code(), "ledger_full");
     assert!(seat.handle.wait_until_leading(SOON).await);
-    assert!(!seat.submit(numbered(1)).await.unwrap().repeated, "the refused one was not written");
+    assert!(
+        !seat.submit(numbered(1)).await.unwrap().repeated,
+        "the refused one was not written"
+    );
     // Near its limit the ledger is not even tried.
     ledger.set_capacity(Some(1));
     assert_eq!(seat.read_only().await, "ledger_full");
@@ -127,7 +153,11 @@ async fn a_full_ledger_refuses_by_code_and_goes_on_by_itself() {
     ledger.set_capacity(None);
     assert!(seat.handle.wait_until_leading(SOON).await);
     seat.submit(numbered(2)).await.unwrap();
-    assert_eq!(read_all(&ledger).await.0.state().cell.epoch, 2, "the reserve costs no epoch");
+    assert_eq!(
+        read_all(&ledger).await.0.state().cell.epoch,
+        2,
+        "the reserve costs no epoch"
+    );
     seat.end().await;
 }
 
@@ -137,7 +167,13 @@ async fn the_disk_reserve_refuses_before_anything_breaks() {
     let free = Arc::new(AtomicU64::new(1000));
     let probe = Arc::clone(&free);
     let disk = Some(DiskReserve::probing(move || Some(probe.load(Ordering::Relaxed)), 100));
-    let seat = Seat::start(&ledger, SequencerConfig { disk, ..SequencerConfig::in_memory("one") });
+    let seat = Seat::start(
+        &ledger,
+        SequencerConfig {
+            disk,
+            ..SequencerConfig::in_memory("one")
+        },
+    );
     assert!(seat.handle.wait_until_leading(SOON).await);
     seat.submit(numbered(1)).await.unwrap();
     free.store(99, Ordering::Relaxed);
@@ -199,6 +235,9 @@ async fn an_older_copy_or_another_history_is_not_written_to() {
     seat.end().await;
 
     let seat = Seat::start(&MemoryLedger::with_records(genesis(), whole), on_disk(dir.path()));
-    assert!(seat.submit(numbered(0)).await.unwrap().repeated, "with the right ledger all is well");
+    assert!(
+        seat.submit(numbered(0)).await.unwrap().repeated,
+        "with the right ledger all is well"
+    );
     seat.end().await;
 }

@@ -37,11 +37,23 @@ pub fn numbered(n: u64) -> Envelope {
 pub fn make_token(n: u64) -> Command {
     let hash = *blake3::hash(&n.to_le_bytes()).as_bytes();
     let (supply, tenant, ttl) = (None, None, None);
-    Command::CreateCredential(CreateCredential { hash, role: credential::Role::Operator, supply, tenant, ttl })
+    Command::CreateCredential(CreateCredential {
+        hash,
+        role: credential::Role::Operator,
+        supply,
+        tenant,
+        ttl,
+    })
 }
 
 pub fn ask(id: CommandId, command: Command) -> Envelope {
-    Envelope { id, actor: Actor::Local, cause: Cause::Request, trace: None, command }
+    Envelope {
+        id,
+        actor: Actor::Local,
+        cause: Cause::Request,
+        trace: None,
+        command,
+    }
 }
 
 /// A candidate and the way to end it.
@@ -65,22 +77,32 @@ impl Seat {
     }
 
     pub async fn submit(&self, envelope: Envelope) -> Result<Answer, SubmitError> {
-        tokio::time::timeout(SOON, self.handle.submit(envelope)).await.expect("an answer in time")
+        tokio::time::timeout(SOON, self.handle.submit(envelope))
+            .await
+            .expect("an answer in time")
     }
 
     /// Waits for the read-only role and returns its code.
     pub async fn read_only(&self) -> String {
         let mut status = self.handle.status();
         let wait = status.wait_for(|s| matches!(s.role, Role::ReadOnly { .. }));
-        let seen = tokio::time::timeout(SOON, wait).await.expect("read-only in time").unwrap().clone();
-        let Role::ReadOnly { code, reason, next } = seen.role else { unreachable!() };
+        let seen = tokio::time::timeout(SOON, wait)
+            .await
+            .expect("read-only in time")
+            .unwrap()
+            .clone();
+        let Role::ReadOnly { code, reason, next } = seen.role else {
+            unreachable!()
+        };
         assert!(!reason.is_empty() && !next.is_empty(), "{code} says what to do");
         code
     }
 
     pub async fn end(self) {
         self.shutdown.cancel();
-        tokio::time::timeout(SOON, self.handle.ended()).await.expect("an end in time");
+        tokio::time::timeout(SOON, self.handle.ended())
+            .await
+            .expect("an end in time");
     }
 }
 
@@ -122,7 +144,10 @@ pub fn times(commits: &[(u64, Commit)], id: CommandId) -> usize {
 
 /// The events of a command that stands on the ledger once.
 pub fn events_of(commits: &[(u64, Commit)], id: CommandId) -> (u64, &[Event]) {
-    let found: Vec<_> = commits.iter().filter(|(_, commit)| commit.header.command == id).collect();
+    let found: Vec<_> = commits
+        .iter()
+        .filter(|(_, commit)| commit.header.command == id)
+        .collect();
     assert_eq!(found.len(), 1, "{id} stands there once");
     (found[0].0, &found[0].1.events)
 }

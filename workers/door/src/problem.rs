@@ -10,12 +10,12 @@ use crate::workload::WorkloadError;
 
 /// A handler's refusal.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal(pub Problem);
+pub struct Refusal(pub Box<Problem>);
 
 impl Refusal {
     /// With status, code, what happened and what to do.
     pub fn new(status: u16, code: &str, detail: impl Into<String>, next: impl Into<String>) -> Self {
-        Self(Problem::new(status, code, detail, next))
+        Self(Box::new(Problem::new(status, code, detail, next)))
     }
 
     /// Something in the request cannot be.
@@ -96,14 +96,14 @@ impl From<SubmitError> for Refusal {
 
 impl From<WorkloadError> for Refusal {
     fn from(error: WorkloadError) -> Self {
-        Self(error.to_problem())
+        Self(Box::new(error.to_problem()))
     }
 }
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let body = serde_json::to_vec(&self.0).unwrap_or_default();
+        let body = serde_json::to_vec(&*self.0).unwrap_or_default();
         let mut response = (status, body).into_response();
         let headers = response.headers_mut();
         headers.insert(

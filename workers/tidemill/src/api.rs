@@ -14,7 +14,6 @@ use serde_json::Value;
 use tidemill_client::{Api, Call, ClientError, LineStream, ServerUrl, SseStream, Token, TokenFileError};
 
 use crate::exit::{CliError, Exit};
-use crate::paths;
 
 /// Where the control plane is unless told otherwise.
 pub const DEFAULT_SERVER: &str = "http://127.0.0.1:7070";
@@ -26,9 +25,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// A client of `servers` with the given token, else the one that a local `up` left.
+    /// A client of `servers` with the given token.
     pub fn new(servers: &[ServerUrl], token: Option<Token>) -> Self {
-        let token = token.or_else(|| servers.first().and_then(paths::remembered_token));
         Self {
             api: Api::new(servers.to_vec(), token),
         }

@@ -84,7 +84,9 @@ impl SnapshotSource for Opening {
 }
 
 async fn nats_ledger(url: &str) -> Result<JetStreamLedger, CliError> {
-    let nats = Nats::connect(url, "tidemill", Vec::new()).await.map_err(|e| open_failed(&e))?;
+    let nats = Nats::connect(url, "tidemill", Vec::new())
+        .await
+        .map_err(|e| open_failed(&e))?;
     let cell = std::env::var("TIDEMILL_CELL").unwrap_or_else(|_| DEFAULT_CELL.to_owned());
     let cell = CellName::new(&cell).map_err(|e| CliError::usage(e.to_string(), "correct TIDEMILL_CELL"))?;
     JetStreamLedger::open(&nats, &cell).await.map_err(|e| open_failed(&e))
@@ -107,7 +109,9 @@ async fn open(source: &Source) -> Result<(Arc<dyn Ledger>, Arc<dyn SnapshotSourc
                 let ledger = EmbeddedLedger::open_read_only(path).map_err(|e| open_failed(&e))?;
                 return Ok((Arc::new(ledger), Arc::new(NoSnapshots)));
             };
-            let fold = export.fold().map_err(|e| failed(e.code(), &e, "run `tidemill verify --file` on it"))?;
+            let fold = export
+                .fold()
+                .map_err(|e| failed(e.code(), &e, "run `tidemill verify --file` on it"))?;
             let fold = fold.ok_or_else(|| {
                 CliError::new(
                     Exit::Error,
@@ -116,7 +120,10 @@ async fn open(source: &Source) -> Result<(Arc<dyn Ledger>, Arc<dyn SnapshotSourc
                     "`tidemill verify --file` checks it; ask for a whole export to list from",
                 )
             })?;
-            let opening = Snapshot { anchor: fold.head(), state: fold.state().clone() };
+            let opening = Snapshot {
+                anchor: fold.head(),
+                state: fold.state().clone(),
+            };
             Ok((Arc::new(export.ledger().clone()), Arc::new(Opening(opening))))
         }
     }
@@ -137,7 +144,11 @@ async fn travel(source: &Source) -> Result<TimeTravel, CliError> {
 
 /// Rows of a list at a point.
 pub async fn rows(source: &Source, list: List, point: Point) -> Result<Vec<Value>, CliError> {
-    let moment = travel(source).await?.moment(at(point)).await.map_err(|e| travel_failed(&e))?;
+    let moment = travel(source)
+        .await?
+        .moment(at(point))
+        .await
+        .map_err(|e| travel_failed(&e))?;
     let kind = match list {
         List::Nodes => Rows::Nodes,
         List::Devices => Rows::Devices,
@@ -146,7 +157,10 @@ pub async fn rows(source: &Source, list: List, point: Point) -> Result<Vec<Value
         List::Queue => Rows::Queue,
         List::Pool => return shown(values([moment.lists().pool()])),
         List::Tokens | List::Doctor | List::Changes => {
-            return Err(CliError::usage("this list comes from a server only", "leave --data, --nats or --file out"));
+            return Err(CliError::usage(
+                "this list comes from a server only",
+                "leave --data, --nats or --file out",
+            ));
         }
     };
     let rows = list_of(&moment.lists(), kind, &Filter::default())
@@ -160,8 +174,16 @@ fn shown(rows: Result<Vec<Value>, serde_json::Error>) -> Result<Vec<Value>, CliE
 
 /// Events after a sequence, up to and including a point, at most `limit`; whole records.
 pub async fn events(source: &Source, after: u64, point: Point, limit: usize) -> Result<Vec<Value>, CliError> {
-    let filter = EventFilter { after, limit: Some(limit), ..EventFilter::default() };
-    let page = travel(source).await?.events(filter, at(point)).await.map_err(|e| travel_failed(&e))?;
+    let filter = EventFilter {
+        after,
+        limit: Some(limit),
+        ..EventFilter::default()
+    };
+    let page = travel(source)
+        .await?
+        .events(filter, at(point))
+        .await
+        .map_err(|e| travel_failed(&e))?;
     shown(values(page.rows))
 }
 
@@ -176,7 +198,9 @@ pub async fn verify(source: &Source, against: Option<(u64, String)>) -> Result<V
         }
     };
     let report = match source {
-        Source::Export(path) => verify_file(path, against, progress).await.map_err(|e| open_failed(&e))?,
+        Source::Export(path) => verify_file(path, against, progress)
+            .await
+            .map_err(|e| open_failed(&e))?,
         Source::Data(_) | Source::Nats(_) => {
             let (ledger, _) = open(source).await?;
             audit::verify(&*ledger, against, progress).await
@@ -204,7 +228,10 @@ pub async fn export(source: &Source, from: End, to: End, tenant: Option<&str>, f
         from: first(&travel, from).await?,
         to: last(&travel, to).await?,
         tenant: tenant
-            .map(|name| name.parse().map_err(|e: tidemill_domain::unit::NameError| CliError::usage(e.to_string(), "")))
+            .map(|name| {
+                name.parse()
+                    .map_err(|e: tidemill_domain::unit::NameError| CliError::usage(e.to_string(), ""))
+            })
             .transpose()?,
     };
     let report = slice::export(&*ledger, None, &request, file, |_, _| {})
@@ -241,8 +268,9 @@ async fn first(travel: &TimeTravel, end: End) -> Result<u64, CliError> {
 async fn last(travel: &TimeTravel, end: End) -> Result<u64, CliError> {
     match end {
         End::Seq(sequence) => Ok(sequence),
-        End::Time(time) => {
-            travel.sequence(At::Time(Timestamp::from(time))).await.map_err(|e| travel_failed(&e))
-        }
+        End::Time(time) => travel
+            .sequence(At::Time(Timestamp::from(time)))
+            .await
+            .map_err(|e| travel_failed(&e)),
     }
 }

@@ -53,7 +53,7 @@ pub(crate) async fn logs(
     let mut output = shared.registry.logs(node, instance, after, follow).ok_or_else(away)?;
     // The first part decides whether this is an answer or a refusal.
     let first = match tokio::time::timeout(FIRST_PART, output.next()).await {
-        Ok(NextPart::Problem(problem)) => return Err(Refusal(problem)),
+        Ok(NextPart::Problem(problem)) => return Err(Refusal(Box::new(problem))),
         Ok(NextPart::Gone) => return Err(away()),
         Ok(part) => part,
         Err(_) => {

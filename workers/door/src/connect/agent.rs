@@ -79,9 +79,9 @@ async fn talk(shared: Arc<Shared>, caller: Caller, socket: WebSocket) {
     let (node, hello) = match greeted {
         Ok(Some(greeted)) => greeted,
         Ok(None) => return,
-        Err(problem) => {
+        Err(Refusal(problem)) => {
             tracing::info!(code = problem.code, %problem, "an agent was refused");
-            outgoing.send(DoorMessage::Refused(problem)).await;
+            outgoing.send(DoorMessage::Refused(*problem)).await;
             drop(outgoing);
             let _ = writing.await;
             return;
@@ -148,12 +148,12 @@ async fn talk(shared: Arc<Shared>, caller: Caller, socket: WebSocket) {
 }
 
 /// Hears the greeting and has the join decided. `None`: the peer went.
-async fn greet(shared: &Shared, caller: &Caller, reader: &mut Reader) -> Result<Option<(NodeId, Hello)>, Problem> {
+async fn greet(shared: &Shared, caller: &Caller, reader: &mut Reader) -> Result<Option<(NodeId, Hello)>, Refusal> {
     let hello = match tokio::time::timeout(shared.config.limits.hello_timeout, reader.next()).await {
         Ok(Heard::Text(text)) => match serde_json::from_slice(&text) {
             Ok(AgentMessage::Hello(hello)) => hello,
             Ok(_) => {
-                return Err(Problem::new(
+                return Err(Refusal::new(
                     400,
                     "hello_expected",
                     "the first message is not `hello`",
@@ -161,7 +161,7 @@ async fn greet(shared: &Shared, caller: &Caller, reader: &mut Reader) -> Result<
                 ));
             }
             Err(error) => {
-                return Err(Problem::new(
+                return Err(Refusal::new(
                     400,
                     "malformed",
                     format!("the first message: {error}"),
@@ -170,10 +170,10 @@ async fn greet(shared: &Shared, caller: &Caller, reader: &mut Reader) -> Result<
             }
         },
         Ok(Heard::Ended { .. }) => return Ok(None),
-        Err(_) => return Err(Problem::new(408, "timeout", "no `hello` came in time", "")),
+        Err(_) => return Err(Refusal::new(408, "timeout", "no `hello` came in time", "")),
     };
     let join = translate_agent::join(&hello, caller.principal.credential())?;
-    let node = join_node(shared, caller, join).await.map_err(|refusal| refusal.0)?;
+    let node = join_node(shared, caller, join).await?;
     Ok(Some((node, hello)))
 }
 

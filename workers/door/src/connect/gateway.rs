@@ -55,10 +55,10 @@ async fn talk(shared: Arc<Shared>, socket: WebSocket) {
     let hello = match greeted {
         Ok(Some(hello)) => hello,
         Ok(None) => return,
-        Err(problem) => {
+        Err(Refusal(problem)) => {
             tracing::info!(code = problem.code, %problem, "a gateway was refused");
             let writing = tokio::spawn(writer.run(routes));
-            outgoing.send(DoorToGateway::Refused(problem)).await;
+            outgoing.send(DoorToGateway::Refused(*problem)).await;
             drop(outgoing);
             let _ = writing.await;
             return;
@@ -112,12 +112,12 @@ async fn talk(shared: Arc<Shared>, socket: WebSocket) {
     }
 }
 
-async fn greet(shared: &Shared, reader: &mut Reader) -> Result<Option<GatewayHello>, Problem> {
+async fn greet(shared: &Shared, reader: &mut Reader) -> Result<Option<GatewayHello>, Refusal> {
     let hello = match tokio::time::timeout(shared.config.limits.hello_timeout, reader.next()).await {
         Ok(Heard::Text(text)) => match serde_json::from_slice(&text) {
             Ok(GatewayMessage::Hello(hello)) => hello,
             Ok(_) => {
-                return Err(Problem::new(
+                return Err(Refusal::new(
                     400,
                     "hello_expected",
                     "the first message is not `hello`",
@@ -125,7 +125,7 @@ async fn greet(shared: &Shared, reader: &mut Reader) -> Result<Option<GatewayHel
                 ));
             }
             Err(error) => {
-                return Err(Problem::new(
+                return Err(Refusal::new(
                     400,
                     "malformed",
                     format!("the first message: {error}"),
@@ -134,7 +134,7 @@ async fn greet(shared: &Shared, reader: &mut Reader) -> Result<Option<GatewayHel
             }
         },
         Ok(Heard::Ended { .. }) => return Ok(None),
-        Err(_) => return Err(Problem::new(408, "timeout", "no `hello` came in time", "")),
+        Err(_) => return Err(Refusal::new(408, "timeout", "no `hello` came in time", "")),
     };
     translate_gateway::hello(&hello)?;
     Ok(Some(hello))

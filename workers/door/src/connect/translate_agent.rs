@@ -14,11 +14,11 @@ use tidemill_domain::state::State;
 use tidemill_domain::state::instance::InstanceState;
 use tidemill_domain::time::Span;
 use tidemill_domain::unit::Name;
-use tidemill_protocol::Problem;
 use tidemill_protocol::agent::{self as wire, DesiredDevice, DesiredInstance, Hello, RunSpec, Want};
 use tokio::time::Instant;
 
 use super::facts::Batch;
+use crate::problem::Refusal;
 use crate::workload::{DEVICE_KINDS, SUPPLIES};
 
 /// Longest name of a provider, region, zone, model, UUID or machine.
@@ -40,8 +40,8 @@ const MAX_AGE_MS: u64 = 400 * 24 * 3_600_000;
 /// Facts of one command.
 const MAX_FACTS: usize = 512;
 
-fn refuse(key: &str, reason: impl std::fmt::Display) -> Problem {
-    Problem::new(
+fn refuse(key: &str, reason: impl std::fmt::Display) -> Refusal {
+    Refusal::new(
         422,
         "invalid",
         format!("{key}: {reason}"),
@@ -49,14 +49,14 @@ fn refuse(key: &str, reason: impl std::fmt::Display) -> Problem {
     )
 }
 
-fn label(key: &str, text: &str) -> Result<String, Problem> {
+fn label(key: &str, text: &str) -> Result<String, Refusal> {
     if text.is_empty() || text.len() > MAX_LABEL || text.chars().any(char::is_control) {
         return Err(refuse(key, format_args!("it has 1 to {MAX_LABEL} printable bytes")));
     }
     Ok(text.to_owned())
 }
 
-fn word<T: Copy>(key: &str, text: &str, words: &[(&str, T)]) -> Result<T, Problem> {
+fn word<T: Copy>(key: &str, text: &str, words: &[(&str, T)]) -> Result<T, Refusal> {
     words
         .iter()
         .find(|(word, _)| *word == text)
@@ -69,7 +69,7 @@ fn word<T: Copy>(key: &str, text: &str, words: &[(&str, T)]) -> Result<T, Proble
 }
 
 /// A greeting as the request to join.
-pub(super) fn join(hello: &Hello, credential: Option<CredentialId>) -> Result<JoinNode, Problem> {
+pub(super) fn join(hello: &Hello, credential: Option<CredentialId>) -> Result<JoinNode, Refusal> {
     if hello.devices.len() > MAX_DEVICES {
         return Err(refuse(
             "devices",
@@ -106,7 +106,7 @@ pub(super) fn join(hello: &Hello, credential: Option<CredentialId>) -> Result<Jo
     })
 }
 
-fn device(device: &wire::DeviceInfo) -> Result<OfferedDevice, Problem> {
+fn device(device: &wire::DeviceInfo) -> Result<OfferedDevice, Refusal> {
     let uuid = label("devices.uuid", &device.uuid)?;
     if device.memory_bytes > MAX_MEMORY {
         return Err(refuse(

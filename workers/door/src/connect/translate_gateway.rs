@@ -10,9 +10,10 @@ use tidemill_domain::state::State;
 use tidemill_domain::time::Span;
 use tidemill_domain::unit::Name;
 use tidemill_kit::observation::{Applied, GatewayBeat, TrafficSample};
+use tidemill_protocol::Stamp;
 use tidemill_protocol::gateway::{self as wire, GatewayHello, RouteInstance, Routes, ServiceRoute};
-use tidemill_protocol::{Problem, Stamp};
 
+use crate::problem::Refusal;
 use crate::shared::stamp;
 
 /// Longest name of a gateway.
@@ -27,9 +28,9 @@ const MAX_SPAN_MS: u64 = 24 * 3_600_000;
 const WEIGHT: usize = 1024;
 
 /// Checks a greeting.
-pub(super) fn hello(hello: &GatewayHello) -> Result<(), Problem> {
+pub(super) fn hello(hello: &GatewayHello) -> Result<(), Refusal> {
     let refuse = |detail: String| {
-        Err(Problem::new(
+        Err(Refusal::new(
             422,
             "invalid",
             detail,

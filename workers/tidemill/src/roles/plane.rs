@@ -46,17 +46,30 @@ impl Plane {
         let config = SequencerConfig::in_directory(name, data, &genesis)
             .map_err(|e| failed(e.code(), &e, "check the data directory's owner, mode and disk"))?;
         let snapshots = config.snapshots.clone();
-        let candidate =
-            Candidate::start(config, store.ledger.clone(), store.transport.clone(), stop_writing.clone())
-                .map_err(|e| failed(e.code(), &e, "check the limits of the process"))?;
+        let candidate = Candidate::start(
+            config,
+            store.ledger.clone(),
+            store.transport.clone(),
+            stop_writing.clone(),
+        )
+        .map_err(|e| failed(e.code(), &e, "check the limits of the process"))?;
         let view = StateView::start(store.ledger.clone(), snapshots, stop_reading.clone())
             .await
             .map_err(|e| failed(e.code(), &e, "run `tidemill verify` on this ledger"))?;
-        let projector =
-            Projector::start(store.ledger.clone(), ProjectorConfig::in_dir(data), stop_reading.clone())
-                .await
-                .map_err(|e| failed("read_models_failed", &e, "check the data directory's disk"))?;
-        Ok(Self { candidate, view, projector, stop_writing, stop_reading })
+        let projector = Projector::start(
+            store.ledger.clone(),
+            ProjectorConfig::in_dir(data),
+            stop_reading.clone(),
+        )
+        .await
+        .map_err(|e| failed("read_models_failed", &e, "check the data directory's disk"))?;
+        Ok(Self {
+            candidate,
+            view,
+            projector,
+            stop_writing,
+            stop_reading,
+        })
     }
 
     /// A door before this plane. `workers` are those of this process.
@@ -92,8 +105,9 @@ impl Plane {
     pub async fn ready(&self, patience: Duration) -> bool {
         let mut status = self.candidate.status();
         let settled = |s: &CandidateStatus| matches!(s.role, Role::Leader | Role::Standby);
-        let Ok(Ok(sequence)) =
-            tokio::time::timeout(patience, status.wait_for(settled)).await.map(|r| r.map(|s| s.sequence))
+        let Ok(Ok(sequence)) = tokio::time::timeout(patience, status.wait_for(settled))
+            .await
+            .map(|r| r.map(|s| s.sequence))
         else {
             return false;
         };
@@ -139,7 +153,11 @@ impl PlaneHealth {
                 Check::new("sequencer", CheckState::Fail, code, reason.clone(), next.clone())
             }
             Role::Starting | Role::Stopped => {
-                let code = if status.role == Role::Starting { "starting" } else { "stopped" };
+                let code = if status.role == Role::Starting {
+                    "starting"
+                } else {
+                    "stopped"
+                };
                 Check::new("sequencer", CheckState::Fail, code, detail, "wait a few seconds")
             }
         }
@@ -148,9 +166,13 @@ impl PlaneHealth {
     fn view(&self) -> Check {
         match &*self.view.health().borrow() {
             ViewHealth::Live => Check::ok("view", "it follows the ledger"),
-            ViewHealth::Stopped(error) => {
-                Check::new("view", CheckState::Fail, error.code(), error.to_string(), error.next_step())
-            }
+            ViewHealth::Stopped(error) => Check::new(
+                "view",
+                CheckState::Fail,
+                error.code(),
+                error.to_string(),
+                error.next_step(),
+            ),
         }
     }
 }

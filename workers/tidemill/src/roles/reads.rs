@@ -12,9 +12,7 @@ use serde_json::Value;
 use tidemill_bus::view::StateView;
 use tidemill_domain::state::{Entity, State};
 use tidemill_domain::unit::Name;
-use tidemill_door::reads::{
-    EventPage, EventQuery, ListKind, ListQuery, Point, Reads, ReadsError, ShowQuery,
-};
+use tidemill_door::reads::{EventPage, EventQuery, ListKind, ListQuery, Point, Reads, ReadsError, ShowQuery};
 use tidemill_projections::engine::Condition;
 use tidemill_projections::explain::explain;
 use tidemill_projections::filter::{EventFilter, Filter, List, NotApplicable};
@@ -61,25 +59,35 @@ fn travel_point(point: Point) -> Option<At> {
 fn travelled(error: TravelError) -> ReadsError {
     match &error {
         TravelError::AfterEnd { .. } | TravelError::BeforeBegin { .. } | TravelError::Empty => {
-            ReadsError::NoSuchPoint { reason: error.to_string() }
+            ReadsError::NoSuchPoint {
+                reason: error.to_string(),
+            }
         }
         _ => unavailable(error.code(), &error, error.next()),
     }
 }
 
 fn unavailable(code: &str, reason: &dyn std::fmt::Display, next: &str) -> ReadsError {
-    ReadsError::Unavailable { code: code.to_owned(), reason: reason.to_string(), next: next.to_owned() }
+    ReadsError::Unavailable {
+        code: code.to_owned(),
+        reason: reason.to_string(),
+        next: next.to_owned(),
+    }
 }
 
 fn queried(error: QueryError) -> ReadsError {
     match &error {
-        QueryError::NotApplicable(_) | QueryError::BadPage(_) => ReadsError::Invalid { reason: error.to_string() },
+        QueryError::NotApplicable(_) | QueryError::BadPage(_) => ReadsError::Invalid {
+            reason: error.to_string(),
+        },
         _ => unavailable(error.code(), &error, error.next()),
     }
 }
 
 fn not_applicable(error: NotApplicable) -> ReadsError {
-    ReadsError::Invalid { reason: error.to_string() }
+    ReadsError::Invalid {
+        reason: error.to_string(),
+    }
 }
 
 fn value(row: &impl Serialize) -> Result<Value, ReadsError> {
@@ -96,7 +104,11 @@ fn shown<T: Serialize>(rows: impl IntoIterator<Item = T>) -> Result<Vec<Value>, 
 }
 
 /// A list of a folded state.
-pub fn list_of(lists: &Lists<'_>, list: List, filter: &Filter) -> Result<Result<Vec<Value>, serde_json::Error>, NotApplicable> {
+pub fn list_of(
+    lists: &Lists<'_>,
+    list: List,
+    filter: &Filter,
+) -> Result<Result<Vec<Value>, serde_json::Error>, NotApplicable> {
     Ok(match list {
         List::Nodes => values(lists.nodes(filter)?.rows),
         List::Devices => values(lists.devices(filter)?.rows),
@@ -170,12 +182,26 @@ fn found(state: &State, id: &str, tenant: Option<&Name>) -> Result<Entity, Reads
 
 fn status_value(status: Status, gateway: Option<&str>) -> Result<Value, ReadsError> {
     let status = match status {
-        Status::Service { service, queue, instances } => {
-            Status::Service { service: Box::new(addressed(*service, gateway)), queue, instances }
-        }
-        Status::Instance { instance, service, node } => {
+        Status::Service {
+            service,
+            queue,
+            instances,
+        } => Status::Service {
+            service: Box::new(addressed(*service, gateway)),
+            queue,
+            instances,
+        },
+        Status::Instance {
+            instance,
+            service,
+            node,
+        } => {
             let service = service.map(|service| Box::new(addressed(*service, gateway)));
-            Status::Instance { instance, service, node }
+            Status::Instance {
+                instance,
+                service,
+                node,
+            }
         }
         other => other,
     };
@@ -184,8 +210,15 @@ fn status_value(status: Status, gateway: Option<&str>) -> Result<Value, ReadsErr
 
 fn event_page(rows: Vec<EventRow>, more: bool, anchor: u64) -> Result<EventPage, ReadsError> {
     // A full page may end inside a record; what lies behind its last row was not looked at.
-    let through = if more { rows.last().map_or(anchor, |row| row.seq) } else { anchor };
-    Ok(EventPage { rows: shown(rows)?, through })
+    let through = if more {
+        rows.last().map_or(anchor, |row| row.seq)
+    } else {
+        anchor
+    };
+    Ok(EventPage {
+        rows: shown(rows)?,
+        through,
+    })
 }
 
 #[async_trait]

@@ -31,7 +31,9 @@ pub async fn server(options: ServerOptions) -> Result<(), CliError> {
     if plane.ready(PATIENCE).await {
         note(&format!("server {name} at {api}"));
     } else {
-        note(&format!("server {name} at {api} is still catching up; see {api}/readyz?verbose"));
+        note(&format!(
+            "server {name} at {api} is still catching up; see {api}/readyz?verbose"
+        ));
     }
     shutdown.cancelled().await;
     stop_door.cancel();

@@ -78,8 +78,14 @@ pub fn make_dir(data: &Path) -> Result<(), CliError> {
 
 /// That this directory's checkpoint does not speak of a ledger that should be here.
 fn check_never_existed(data: &Path, place: &str) -> Result<(), CliError> {
-    let checkpoint = Checkpoint::load(&checkpoint_path(data))
-        .map_err(|error| CliError::new(Exit::Refused, error.code(), error.to_string(), "move the file away to go on"))?;
+    let checkpoint = Checkpoint::load(&checkpoint_path(data)).map_err(|error| {
+        CliError::new(
+            Exit::Refused,
+            error.code(),
+            error.to_string(),
+            "move the file away to go on",
+        )
+    })?;
     match checkpoint.filter(|c| c.anchor.sequence > 0) {
         None => Ok(()),
         Some(checkpoint) => Err(CliError::new(
@@ -107,9 +113,8 @@ pub fn open_embedded(data: &Path) -> Result<Store, CliError> {
         opened => opened,
     };
     let ledger = opened.map_err(|error| refused(&error))?;
-    let observations =
-        EmbeddedObservations::open(&data.join("observations.sqlite"), ObservationLimits::default())
-            .map_err(|error| refused(&error))?;
+    let observations = EmbeddedObservations::open(&data.join("observations.sqlite"), ObservationLimits::default())
+        .map_err(|error| refused(&error))?;
     Ok(Store {
         ledger: Arc::new(ledger),
         observations: Arc::new(observations),

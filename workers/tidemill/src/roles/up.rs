@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidemill_client::ServerUrl;
-use tidemill_gateway::{Gateway, GatewayConfig, Limits};
 use tidemill_domain::state::node::NodeState;
+use tidemill_gateway::{Gateway, GatewayConfig, Limits};
 use tokio_util::sync::CancellationToken;
 
 use super::plane::{self, Plane};
@@ -31,7 +31,13 @@ pub async fn up(options: UpOptions) -> Result<(), CliError> {
     let store = open(&options).await?;
     let name = store::stable_name(&options.data, "up")?;
     let plane = Plane::start(&name, &options.data, &store).await?;
-    let workers = Workers::start(&WorkerName::ALL, &name, &plane.view, Arc::new(plane.candidate.clone()), &store);
+    let workers = Workers::start(
+        &WorkerName::ALL,
+        &name,
+        &plane.view,
+        Arc::new(plane.candidate.clone()),
+        &store,
+    );
     let door = plane.door(&name, options.listen, &store, workers.statuses()).await?;
     let api = format!("http://{}", door.local_addr());
     let (stop_door, serving) = plane::serve(door);
@@ -99,7 +105,12 @@ async fn ended(agent: &mut Option<AgentTask>) -> Result<(), CliError> {
         None => std::future::pending().await,
         Some(agent) => match agent.await {
             Ok(ended) => ended,
-            Err(died) => Err(CliError::new(Exit::Error, "agent_died", died.to_string(), "report this with the log")),
+            Err(died) => Err(CliError::new(
+                Exit::Error,
+                "agent_died",
+                died.to_string(),
+                "report this with the log",
+            )),
         },
     }
 }
@@ -133,7 +144,9 @@ fn agent(options: &UpOptions, server: ServerUrl, stop: CancellationToken) -> Res
         devices: options.devices.clone(),
     })?;
     Ok(tokio::spawn(async move {
-        tidemill_agent::run(config, stop).await.map_err(|error| CliError::told(Exit::Error, &error))
+        tidemill_agent::run(config, stop)
+            .await
+            .map_err(|error| CliError::told(Exit::Error, &error))
     }))
 }
 
@@ -141,7 +154,9 @@ fn agent(options: &UpOptions, server: ServerUrl, stop: CancellationToken) -> Res
 async fn node_joined(plane: &Plane) -> bool {
     let mut progress = plane.view.progress();
     let joined = progress.wait_for(|_| {
-        plane.view.read(|state| state.node_named("local").is_some_and(|n| n.state == NodeState::Ready))
+        plane
+            .view
+            .read(|state| state.node_named("local").is_some_and(|n| n.state == NodeState::Ready))
     });
     matches!(tokio::time::timeout(PATIENCE, joined).await, Ok(Ok(_)))
 }

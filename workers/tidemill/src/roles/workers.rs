@@ -91,7 +91,14 @@ pub async fn worker(options: WorkerOptions) -> Result<(), CliError> {
     let stop_reading = CancellationToken::new();
     let view = StateView::start(store.ledger.clone(), Some(snapshots), stop_reading.clone())
         .await
-        .map_err(|e| CliError::new(Exit::Error, e.code(), e.to_string(), "run `tidemill verify` on this ledger"))?;
+        .map_err(|e| {
+            CliError::new(
+                Exit::Error,
+                e.code(),
+                e.to_string(),
+                "run `tidemill verify` on this ledger",
+            )
+        })?;
     let commands: Arc<dyn Commands> = Arc::new(RemoteCommands::new(&transport));
     let workers = Workers::start(&options.names, &holder, &view, commands, &store);
     let names: Vec<&str> = options.names.iter().map(|name| name.as_str()).collect();
