@@ -200,7 +200,7 @@ async fn services(handle: &CandidateHandle, count: u64) -> Arc<[ServiceId]> {
 async fn run(
     handle: &CandidateHandle,
     services: &Arc<[ServiceId]>,
-    callers: u64,
+    (callers, instances): (u64, u64),
     round: u64,
     duration: Duration,
 ) -> Vec<Duration> {

@@ -51,7 +51,7 @@ fn write(events: u64) -> Vec<RawRecord> {
     let mut queue: VecDeque<Pending<()>> = VecDeque::new();
     let pending = |envelope: Envelope| Pending {
         body_hash: envelope.body_hash(),
-        envelope,
+        envelope: envelope.into(),
         reply: (),
     };
     queue.extend(declare(64).into_iter().map(pending));

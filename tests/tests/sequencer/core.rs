@@ -66,7 +66,7 @@ impl Bench {
             .zip(asked)
             .map(|(reply, envelope)| Pending {
                 body_hash: envelope.body_hash(),
-                envelope,
+                envelope: envelope.into(),
                 reply,
             })
             .collect();
