@@ -157,8 +157,15 @@ pub(crate) async fn lead<F>(
             tokio::select! {
                 biased;
                 () = ended.cancelled() => {
-                    // In this order: nothing new comes, and what came is answered by the tasks it runs in.
-                    let _ = (commands.unsubscribe().await, pings.unsubscribe().await);
+                    // What the server sends before it forgets us is answered too: an asker without a word would wait.
+                    let _ = (commands.drain().await, pings.drain().await);
+                    while let Ok(Some(message)) = tokio::time::timeout(PING, commands.next()).await {
+                        if let Some(reply) = message.reply {
+                            let reason = "this process no longer leads".to_owned();
+                            let gone = encode_reply(Err(SubmitError::NoLeader { reason }));
+                            let _ = client.publish(reply, gone.into()).await;
+                        }
+                    }
                     return;
                 }
                 _ = beat.tick() => {
