@@ -55,7 +55,6 @@ CREATE TABLE IF NOT EXISTS instances (
     body    TEXT NOT NULL
 ) STRICT;
 CREATE INDEX IF NOT EXISTS instances_present ON instances (sort) WHERE present = 1;
-CREATE INDEX IF NOT EXISTS instances_sort ON instances (sort);
 
 CREATE TABLE IF NOT EXISTS queue (
     id     TEXT PRIMARY KEY,

@@ -77,7 +77,6 @@ CREATE TABLE IF NOT EXISTS instances (
     body    TEXT NOT NULL
 ) STRICT;
 CREATE INDEX IF NOT EXISTS instances_present ON instances (sort) WHERE present = 1;
-CREATE INDEX IF NOT EXISTS instances_sort ON instances (sort);
 
 CREATE TABLE IF NOT EXISTS queue (
     id     TEXT PRIMARY KEY,
@@ -106,9 +105,11 @@ CREATE TABLE IF NOT EXISTS events (
     body        BLOB NOT NULL
 ) STRICT;
 
--- Which entities an event concerns, by the number that stands for an entity.
+-- Which entities a record's events concern, by the number that stands for an entity: a row an entity and record, with
+-- the events' indexes in the record as differences, each a LEB128 number.
 CREATE TABLE IF NOT EXISTS event_about (
-    entity INTEGER NOT NULL,
-    event  INTEGER NOT NULL,
-    PRIMARY KEY (entity, event)
+    entity   INTEGER NOT NULL,
+    sequence INTEGER NOT NULL,
+    indexes  BLOB NOT NULL,
+    PRIMARY KEY (entity, sequence)
 ) STRICT, WITHOUT ROWID;

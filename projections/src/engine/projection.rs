@@ -16,7 +16,7 @@ use tidemill_domain::time::Timestamp;
 
 use super::error::{ProjectError, Stale};
 use super::retire::Leaving;
-use super::view::{HistoryEvent, View, views};
+use super::view::{HistoryEvent, Retired, View, views};
 use super::{schema, snapshots};
 use crate::history::tell;
 use crate::rows::dependents;
@@ -92,7 +92,9 @@ impl Projection {
         // NORMAL in WAL mode may lose the last transactions with the power, whole ones: they are folded again.
         conn.pragma_update(None, "journal_mode", "WAL")?;
         conn.pragma_update(None, "synchronous", "NORMAL")?;
-        conn.pragma_update(None, "cache_size", -32_768)?;
+        // A batch dirties some thousand pages; written back once in several batches instead of after each.
+        conn.pragma_update(None, "wal_autocheckpoint", 16_384)?;
+        conn.pragma_update(None, "cache_size", -65_536)?;
         conn.pragma_update(None, "temp_store", "MEMORY")?;
         let known = schema::version(&conn)?;
         let newer = known as usize > schema::MIGRATIONS.len();
@@ -251,6 +253,9 @@ impl Projection {
                 break;
             }
         }
+        for view in &fold.views {
+            view.flush(&tx)?;
+        }
         fold.rows(&tx)?;
         let head = fold.chain.head();
         tx.prepare_cached("UPDATE cursor SET sequence = ?1, hash = ?2, recorded_at = ?3, events = ?4")?
@@ -334,16 +339,19 @@ impl Fold {
         for view in &self.views {
             view.event(tx, &history)?;
         }
-        for retired in leaving.after(event, meta, &self.state) {
-            for view in &self.views {
-                view.retire(tx, &retired)?;
-            }
-        }
         for entity in self.touched.drain(..) {
             if let Some(dependent) = dependents(&self.state, &entity) {
                 self.dirty.insert(dependent);
             }
             self.dirty.insert(entity);
+        }
+        for retired in leaving.after(event, meta, &self.state) {
+            for view in &self.views {
+                view.retire(tx, &retired)?;
+            }
+            if let Retired::Instance(row) = &retired {
+                self.dirty.remove(&Entity::Instance(row.id));
+            }
         }
         Ok(())
     }

@@ -59,6 +59,11 @@ pub trait View: Send {
         Ok(())
     }
 
+    /// The end of a batch's events.
+    fn flush(&self, _conn: &Connection) -> rusqlite::Result<()> {
+        Ok(())
+    }
+
     /// An entity that changed, with the state as it is at the end of the batch.
     fn entity(&self, _conn: &Connection, _state: &State, _entity: &Entity) -> rusqlite::Result<()> {
         Ok(())
@@ -269,6 +274,38 @@ impl View for Queue {
 #[derive(Default)]
 struct Events {
     body: RefCell<Vec<u8>>,
+    /// What the batch's events concern: entity, sequence, index. Written in the index's order at the end of the batch:
+    /// entities are scattered over it, and so each of its pages is touched once a batch instead of once an event.
+    about: RefCell<Vec<(i64, u64, u32)>>,
+}
+
+/// Appends rising numbers as differences.
+fn put_indexes(indexes: impl Iterator<Item = u32>, out: &mut Vec<u8>) {
+    let mut last = 0;
+    for index in indexes {
+        let mut step = index - last;
+        last = index;
+        while step >= 0x80 {
+            out.push(step as u8 | 0x80);
+            step >>= 7;
+        }
+        out.push(step as u8);
+    }
+}
+
+/// Reads what [`put_indexes`] wrote.
+pub fn indexes(bytes: &[u8]) -> Vec<u32> {
+    let (mut out, mut last, mut step, mut shift) = (Vec::new(), 0u32, 0u32, 0);
+    for byte in bytes {
+        step |= u32::from(byte & 0x7f) << shift;
+        shift += 7;
+        if byte & 0x80 == 0 {
+            last += step;
+            out.push(last);
+            (step, shift) = (0, 0);
+        }
+    }
+    out
 }
 
 impl View for Events {
@@ -301,10 +338,51 @@ impl View for Events {
             event.header.command.0,
             *buffer,
         ])?;
-        let mut about = cached(conn, "INSERT INTO event_about (entity, event) VALUES (?1, ?2)")?;
-        for entity in &told.about {
-            about.execute(params![entity_key(entity), number])?;
-        }
+        let Address { sequence, index } = event.address;
+        let about = told.about.iter().map(|entity| (entity_key(entity), sequence, index));
+        self.about.borrow_mut().extend(about);
         Ok(())
+    }
+
+    fn flush(&self, conn: &Connection) -> rusqlite::Result<()> {
+        let mut about = self.about.borrow_mut();
+        about.sort_unstable();
+        let mut insert = cached(
+            conn,
+            "INSERT INTO event_about (entity, sequence, indexes) VALUES (?1, ?2, ?3)",
+        )?;
+        let mut packed = Vec::new();
+        // Records never span batches, so each row is written whole and once.
+        for row in about.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1)) {
+            packed.clear();
+            put_indexes(row.iter().map(|(.., index)| *index), &mut packed);
+            let (entity, sequence, _) = row[0];
+            insert.execute(params![entity, sequence.cast_signed(), packed])?;
+        }
+        about.clear();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn indexes_survive_packing() {
+        for case in [&[][..], &[0], &[0, 1, 2], &[5, 127, 128, 16_383, 16_384, 90_000]] {
+            let mut packed = Vec::new();
+            put_indexes(case.iter().copied(), &mut packed);
+            assert_eq!(indexes(&packed), case);
+        }
+    }
+
+    #[test]
+    fn numbers_and_addresses_are_one() {
+        let address = Address {
+            sequence: 7_000_000_000,
+            index: 99_999,
+        };
+        assert_eq!(event_address(event_number(address)), address);
     }
 }

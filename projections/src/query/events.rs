@@ -1,74 +1,136 @@
 //! Events from the history tables.
 
+use std::ops::Range;
+
+use rusqlite::types::Value;
 use rusqlite::{Connection, Row, params_from_iter};
+use tidemill_domain::commit::Address;
 use tidemill_domain::events::{Event, KINDS};
 use tidemill_domain::id::CommandId;
 use tidemill_domain::time::Timestamp;
 
 use super::lists::Where;
 use super::{QueryError, cursor};
-use crate::engine::view::{INDEX_BITS, event_address};
+use crate::engine::view::{INDEX_BITS, event_address, event_number, indexes};
 use crate::filter::{EventFilter, Page};
 use crate::history::{EventRow, entity_key, readable};
 
+const COLUMNS: &str =
+    "id, time, kind, version, target, target_name, change, reason, actor, cause, trace, command, body";
+
 pub(super) fn events(conn: &Connection, filter: &EventFilter) -> Result<Page<EventRow>, QueryError> {
-    let behind = match &filter.page {
-        Some(mark) => parse_mark(mark).ok_or_else(|| QueryError::BadPage(mark.clone()))?,
-        // The last number that a record can have.
-        None => (filter.after << INDEX_BITS | ((1 << INDEX_BITS) - 1)).cast_signed(),
+    let mut from = match &filter.page {
+        Some(mark) => parse_mark(mark).ok_or_else(|| QueryError::BadPage(mark.clone()))? + 1,
+        None => first_of(filter.after.saturating_add(1)),
     };
-    let mut filters = Where::default();
-    // Asked about one entity, its index drives; else the table's own order does.
-    let (from, id) = match &filter.about {
-        Some(entity) => {
-            filters.value("a.entity = ?", entity_key(entity));
-            ("event_about a JOIN events e ON e.id = a.event", "a.event")
-        }
-        None => ("events e", "e.id"),
-    };
-    filters.value(&format!("{id} > ?"), behind);
-    if let Some(until) = filter.until {
-        filters.value(&format!("{id} < ?"), ((until + 1) << INDEX_BITS).cast_signed());
-    }
     if let Some(since) = filter.since {
-        filters.value(&format!("{id} >= ?"), first_since(conn, since)?);
+        from = from.max(first_since(conn, since)?);
     }
+    let until = filter.until.map_or(i64::MAX, |until| first_of(until.saturating_add(1)));
+    let mut narrow = Where::default();
     if let Some(tenant) = &filter.tenant {
-        filters.value("e.tenant = ?", tenant.to_string());
+        narrow.value("tenant = ?", tenant.to_string());
     }
     let numbers = |name: &String| {
         let known = KINDS.iter().find(|k| k.name.eq_ignore_ascii_case(name));
         known.map_or(-1, |k| i64::from(k.kind))
     };
-    filters.any("e.kind", filter.kinds.iter().map(numbers), "");
-    let limit = filter.limit();
-    let order = if filter.newest { "DESC" } else { "ASC" };
-    let sql = format!(
-        "SELECT e.id, e.time, e.kind, e.version, e.target, e.target_name, e.change, e.reason, e.actor, e.cause, e.trace,
-         e.command, e.body FROM {from}{} ORDER BY {id} {order} LIMIT {}",
-        filters.sql(),
-        limit + 1
-    );
-    let mut statement = conn.prepare_cached(&sql)?;
-    let mut found = statement.query(params_from_iter(filters.values))?;
-    let (mut rows, mut more) = (Vec::new(), false);
-    while let Some(row) = found.next()? {
-        if rows.len() == limit {
-            more = true;
-            break;
-        }
-        rows.push(event_row(row)?);
-    }
+    narrow.any("kind", filter.kinds.iter().map(numbers), "");
+    // One more than asked for tells whether there is a next page.
+    let wanted = filter.limit() + 1;
+    let mut rows = match &filter.about {
+        Some(entity) => about(conn, entity_key(entity), from..until, filter.newest, &narrow, wanted)?,
+        None => all(conn, from..until, filter.newest, narrow, wanted)?,
+    };
+    let more = rows.len() == wanted;
+    rows.truncate(wanted - 1);
     if filter.newest {
         rows.reverse();
-        more = false;
     }
     let mark = rows.last().map(|row: &EventRow| format!("{}.{}", row.seq, row.index));
     Ok(Page {
-        next: mark.filter(|_| more),
+        next: mark.filter(|_| more && !filter.newest),
         rows,
         anchor: cursor(conn)?,
     })
+}
+
+/// The number of the first event that a record can have.
+fn first_of(sequence: u64) -> i64 {
+    (sequence.min(1 << (63 - INDEX_BITS)) << INDEX_BITS)
+        .min(i64::MAX as u64)
+        .cast_signed()
+}
+
+fn all(
+    conn: &Connection,
+    range: Range<i64>,
+    newest: bool,
+    mut filters: Where,
+    wanted: usize,
+) -> Result<Vec<EventRow>, QueryError> {
+    filters.value("id >= ?", range.start);
+    filters.value("id < ?", range.end);
+    let order = if newest { "DESC" } else { "ASC" };
+    let sql = format!(
+        "SELECT {COLUMNS} FROM events{} ORDER BY id {order} LIMIT {wanted}",
+        filters.sql()
+    );
+    let mut statement = conn.prepare_cached(&sql)?;
+    let mut found = statement.query(params_from_iter(filters.values))?;
+    let mut rows = Vec::new();
+    while let Some(row) = found.next()? {
+        rows.push(event_row(row)?);
+    }
+    Ok(rows)
+}
+
+/// Events that concern an entity: its records in order, and of each its events.
+fn about(
+    conn: &Connection,
+    entity: i64,
+    range: Range<i64>,
+    newest: bool,
+    filters: &Where,
+    wanted: usize,
+) -> Result<Vec<EventRow>, QueryError> {
+    let order = if newest { "DESC" } else { "ASC" };
+    let mut records = conn.prepare_cached(&format!(
+        "SELECT sequence, indexes FROM event_about WHERE entity = ?1 AND sequence BETWEEN ?2 AND ?3
+         ORDER BY sequence {order}"
+    ))?;
+    let mut narrowed = filters.clone();
+    narrowed.term("id = ?");
+    let mut one = conn.prepare_cached(&format!("SELECT {COLUMNS} FROM events{}", narrowed.sql()))?;
+    let bounds = [entity, range.start >> INDEX_BITS, range.end >> INDEX_BITS];
+    let mut records = records.query(bounds)?;
+    let mut rows = Vec::new();
+    while let Some(record) = records.next()? {
+        let sequence: i64 = record.get(0)?;
+        let mut indexes = indexes(record.get_ref(1)?.as_blob().map_err(rusqlite::Error::from)?);
+        if newest {
+            indexes.reverse();
+        }
+        for index in indexes {
+            let address = Address {
+                sequence: sequence.cast_unsigned(),
+                index,
+            };
+            let number = event_number(address);
+            if !range.contains(&number) {
+                continue;
+            }
+            let values = narrowed.values.iter().cloned().chain([Value::Integer(number)]);
+            let mut found = one.query(params_from_iter(values))?;
+            if let Some(row) = found.next()? {
+                rows.push(event_row(row)?);
+            }
+            if rows.len() == wanted {
+                return Ok(rows);
+            }
+        }
+    }
+    Ok(rows)
 }
 
 fn parse_mark(mark: &str) -> Option<i64> {

@@ -9,7 +9,7 @@ use crate::filter::{Filter, List, Page};
 use crate::rows::{Counts, DeviceRow, InstanceRow, NodeRow, PoolRow, QueueRow, ServiceRow, supply_word};
 
 /// A `WHERE` clause as it grows.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Where {
     terms: Vec<String>,
     pub(super) values: Vec<Value>,
