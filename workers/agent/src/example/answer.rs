@@ -24,8 +24,8 @@ pub(super) struct Context {
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 
 impl Context {
-    #[expect(clippy::unnecessary_wraps)] // hyper asks for a result.
-    pub(super) fn answer<B>(&self, request: &Request<B>) -> Result<Response<Body>, Infallible> {
+    /// Answers once the first piece is due: like an inference server, it commits to an answer when it has one.
+    pub(super) async fn answer<B>(&self, request: &Request<B>) -> Result<Response<Body>, Infallible> {
         let response = match request.uri().path() {
             "/health" if Instant::now() < self.ready_at => whole(StatusCode::SERVICE_UNAVAILABLE, "starting\n"),
             "/health" => whole(StatusCode::OK, "ok\n"),
@@ -33,7 +33,7 @@ impl Context {
                 length(request, "tokens", self.options.tokens),
                 length(request, "context", 0),
             ) {
-                (Some(tokens), Some(context)) => self.stream(tokens, context),
+                (Some(tokens), Some(context)) => self.stream(tokens, context).await,
                 _ => whole(
                     StatusCode::BAD_REQUEST,
                     "tokens and context are numbers up to 1000000\n",
@@ -43,8 +43,9 @@ impl Context {
         Ok(response)
     }
 
-    fn stream(&self, tokens: u32, context: u32) -> Response<Body> {
+    async fn stream(&self, tokens: u32, context: u32) -> Response<Body> {
         let first = Instant::now() + self.options.request_time + self.options.per_context_token * context;
+        sleep_until(first).await;
         let per_token = self.options.per_token;
         let greeting = format!("hello from {}:", self.name);
         let pieces = stream::iter(0..=tokens).then(move |piece| {
@@ -116,16 +117,16 @@ mod tests {
 
     #[tokio::test]
     async fn healthy_after_its_start_delay() {
-        let status = |ready_at| context(ready_at).answer(&get("/health")).unwrap().status();
-        assert_eq!(status(Instant::now() + Duration::from_secs(60)), 503);
-        assert_eq!(status(Instant::now()), 200);
+        for (ready_at, status) in [(Instant::now() + Duration::from_secs(60), 503), (Instant::now(), 200)] {
+            assert_eq!(context(ready_at).answer(&get("/health")).await.unwrap().status(), status);
+        }
     }
 
     #[tokio::test]
     async fn an_answer_takes_its_time() {
         let context = context(Instant::now());
         let began = Instant::now();
-        let answer = context.answer(&get("/x?tokens=5&context=1000")).unwrap();
+        let answer = context.answer(&get("/x?tokens=5&context=1000")).await.unwrap();
         let body = answer.into_body().collect().await.unwrap().to_bytes();
         assert_eq!(&body[..], b"hello from inst-1: 1 2 3 4\n");
         // 20 ms a request, 10 µs × 1,000 of context, 4 gaps of 1 ms.

@@ -97,7 +97,7 @@ pub async fn serve(options: Options) -> std::io::Result<()> {
         connections.spawn(async move {
             let service = service_fn(move |request| {
                 let context = std::sync::Arc::clone(&context);
-                async move { context.answer(&request) }
+                async move { context.answer(&request).await }
             });
             let connection = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
             tokio::pin!(connection);

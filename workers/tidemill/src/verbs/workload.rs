@@ -9,7 +9,7 @@
 //! on the ledger already.
 
 use std::collections::BTreeSet;
-use std::io::Read;
+use std::io::{IsTerminal, Read};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -72,6 +72,9 @@ pub struct TargetArgs {
     /// Wait until it is done
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub wait: Option<Duration>,
+    /// Do not ask before deleting
+    #[arg(long, short = 'y')]
+    pub yes: bool,
 }
 
 /// Runs `apply`.
@@ -102,9 +105,30 @@ pub async fn apply(args: ApplyArgs, global: &GlobalArgs) -> Result<(), CliError>
 pub async fn command(verb: &str, args: TargetArgs, global: &GlobalArgs) -> Result<(), CliError> {
     let target = Target::parse(&args.target, args.tenant.as_deref())?;
     let server = global.connect()?;
+    if verb == "delete" && !args.yes {
+        confirm_deletion(&server, &target).await?;
+    }
     let answer = server.post(&target.path(verb), &Query::default(), &json!({})).await?;
     report(&answer, &format!("{target}: {verb} accepted"), global)?;
     wait_if_asked(&server, args.wait, &answer, &[target]).await
+}
+
+/// Says what would go and asks, where a person sits in front of it; a script has said what it wants.
+async fn confirm_deletion(server: &Server, target: &Target) -> Result<(), CliError> {
+    let (input, told) = (std::io::stdin(), std::io::stderr());
+    if !input.is_terminal() || !told.is_terminal() {
+        return Ok(());
+    }
+    let rows = server.get(List::Services.path(), &Query::default().with("tenant", &target.tenant)).await?;
+    let row = rows.as_array().into_iter().flatten().find(|row| row["name"] == target.name.as_str());
+    let ready = row.and_then(|row| row["ready"].as_u64()).unwrap_or(0);
+    note(&format!("{target} and its {ready} ready replicas will be gone. Delete it? [y/N]"));
+    let mut answer = String::new();
+    input.read_line(&mut answer)?;
+    if matches!(answer.trim(), "y" | "Y" | "yes") {
+        return Ok(());
+    }
+    Err(CliError::new(Exit::Refused, "not_confirmed", "nothing was deleted", "answer y, or pass --yes"))
 }
 
 fn read(file: &PathBuf) -> Result<Bytes, CliError> {
