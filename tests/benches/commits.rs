@@ -96,7 +96,8 @@ async fn jetstream(name: &str, urls: &str, store: &Path, replicas: usize, durati
         ..StreamLimits::default()
     };
     let ledger: Arc<dyn Ledger> = Arc::new(JetStreamLedger::create(&nats, &genesis(), &limits).await.unwrap());
-    let context = async_nats::jetstream::new(async_nats::connect(urls).await.unwrap());
+    let servers: Vec<async_nats::ServerAddr> = urls.split(',').map(|url| url.parse().unwrap()).collect();
+    let context = async_nats::jetstream::new(async_nats::connect(servers).await.unwrap());
     let config = async_nats::jetstream::stream::Config {
         name: "RAW".into(),
         subjects: vec!["raw".into()],
