@@ -159,7 +159,10 @@ async fn compare(
         );
         line(
             "commits",
-            &format!("{backend} {callers} callers{}", if instances > 2 { " 1 KiB" } else { "" }),
+            &format!(
+                "{backend} {callers} callers{}",
+                if instances > 2 { " 1 KiB" } else { "" }
+            ),
             &[
                 ("events_per_s", events as f64 / took),
                 ("mb_per_s", bytes as f64 / took / 1e6),

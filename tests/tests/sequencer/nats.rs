@@ -90,6 +90,17 @@ async fn until_leader_is(handle: &CandidateHandle, name: &str) {
         .unwrap();
 }
 
+/// Waits until some more records are on the ledger: the stream of commands flows.
+async fn until_more(handle: &CandidateHandle) {
+    let mut status = handle.status();
+    let from = status.borrow().sequence;
+    let wait = status.wait_for(|s| s.sequence >= from + 25);
+    tokio::time::timeout(SOON, wait)
+        .await
+        .expect("records in time")
+        .unwrap();
+}
+
 /// Submits numbered commands, one after another, until told to stop; returns how many, and the longest wait.
 async fn stream(commands: RemoteCommands, from: u64, stop: CancellationToken) -> (u64, Duration) {
     let (mut n, mut longest) = (from, Duration::ZERO);
@@ -118,7 +129,7 @@ async fn the_leader_is_killed_under_a_stream_of_commands_and_none_is_lost_or_dou
         .map(|n| tokio::spawn(stream(commands.clone(), n * 1_000_000, stop.clone())))
         .collect();
     // tidy: waits for commands to be under way; how many does not matter
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    until_more(&standby).await;
     leader.signal(Signal::SIGKILL);
     until_leader_is(&standby, "second").await;
     // Through the standby's own handle too, which now decides by itself.
@@ -129,7 +140,7 @@ async fn the_leader_is_killed_under_a_stream_of_commands_and_none_is_lost_or_dou
         "command_conflict"
     );
     // tidy: waits for commands after the change of leader; how many does not matter
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    until_more(&standby).await;
     stop.cancel();
 
     let mut asked = vec![0];
@@ -196,7 +207,7 @@ async fn a_restarted_server_keeps_the_leader_and_loses_nothing() {
     let stop = CancellationToken::new();
     let caller = tokio::spawn(stream(commands.clone(), 0, stop.clone()));
     // tidy: waits for commands to be under way; how many does not matter
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    until_more(&leader).await;
     server.restart().await;
     assert!(leader.wait_until_leading(SOON).await);
     commands.submit(numbered(u64::MAX)).await.unwrap();
