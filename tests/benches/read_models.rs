@@ -177,7 +177,7 @@ fn raw_upserts(dir: &Path, events: u64) {
     let mut left = events;
     while left > 0 {
         let tx = conn.unchecked_transaction().unwrap();
-        let batch = left.min(4_000);
+        let batch = left.min(ProjectionOptions::default().batch_events as u64);
         {
             let mut upsert = tx
                 .prepare_cached(

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tidemill_bus::digest::Anchor;
 use tidemill_bus::ledger::{Follow, Ledger, RawRecord, ReadError};
 use tidemill_domain::time::Timestamp;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -21,10 +21,12 @@ use super::progress::{Condition, Progress};
 use super::projection::{Projection, ProjectionOptions};
 use crate::query::ReadModels;
 
-/// Records taken from the follower at a time; at 256 KiB a record a batch stays under 16 MiB.
+/// Records taken from the follower at a time; at 256 KiB a record they stay under 16 MiB.
 const FOLLOW_RECORDS: usize = 64;
-/// Batches between the follower and the writer.
-const QUEUE: usize = 4;
+/// Most batches between the follower and the writer, and most kibibytes in them.
+const QUEUE: (usize, u32) = (256, 32 * 1024);
+/// Records handed to the writer at once.
+const WRITE_RECORDS: usize = 4_096;
 /// How often the tail is compared with the tables when nothing arrives.
 const TAIL_CHECK: Duration = Duration::from_secs(5);
 /// Pause after a failed session: doubling between these.
@@ -231,7 +233,7 @@ impl Supervisor {
         };
         self.check_tail(&projection.cursor()).await?;
         let mut follow = self.ledger.follow(projection.next_sequence()).await?;
-        let (records, queue) = mpsc::channel(QUEUE);
+        let (records, queue) = mpsc::channel(QUEUE.0);
         let mut writer = self.writer(projection, queue)?;
         let followed = self.feed(follow.as_mut(), records, &mut writer).await;
         // Whatever ended the feeding, its queue is closed: the writer finishes what it has and says how that went.
@@ -278,10 +280,11 @@ impl Supervisor {
     async fn feed(
         &self,
         follow: &mut dyn Follow,
-        records: mpsc::Sender<Vec<RawRecord>>,
+        records: mpsc::Sender<Queued>,
         writer: &mut oneshot::Receiver<Result<(), ProjectError>>,
     ) -> Feed {
         let mut check = tokio::time::interval_at(tokio::time::Instant::now() + TAIL_CHECK, TAIL_CHECK);
+        let room = Arc::new(Semaphore::new(QUEUE.1 as usize));
         check.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             let batch = tokio::select! {
@@ -314,7 +317,13 @@ impl Supervisor {
                     more
                 });
             }
-            if records.send(batch).await.is_err() {
+            let bytes: usize = batch.iter().map(|r| r.body.len()).sum();
+            let kib = u32::try_from(bytes / 1024).unwrap_or(QUEUE.1).clamp(1, QUEUE.1);
+            // The writer gives its room back as it takes, and all of it when it ends; the semaphore is never closed.
+            let Ok(room) = room.clone().acquire_many_owned(kib).await else {
+                return Feed::Stopped;
+            };
+            if records.send(Queued { batch, _room: room }).await.is_err() {
                 return Feed::WriterEnded(ended(writer.await));
             }
         }
@@ -324,9 +333,9 @@ impl Supervisor {
     fn writer(
         &self,
         mut projection: Projection,
-        mut queue: mpsc::Receiver<Vec<RawRecord>>,
+        mut queue: mpsc::Receiver<Queued>,
     ) -> Result<oneshot::Receiver<Result<(), ProjectError>>, SessionError> {
-        let progress = self.progress.clone();
+        let (progress, shutdown) = (self.progress.clone(), self.shutdown.clone());
         let (done, result) = oneshot::channel();
         let write = move || {
             progress.send_if_modified(|p| {
@@ -337,12 +346,12 @@ impl Supervisor {
                 stalled
             });
             let mut outcome = Ok(());
-            while let Some(mut batch) = queue.blocking_recv() {
+            while let Some(Queued { mut batch, _room }) = queue.blocking_recv() {
                 // What has queued up meanwhile goes into the same transactions.
-                while batch.len() < FOLLOW_RECORDS * QUEUE
+                while batch.len() < WRITE_RECORDS
                     && let Ok(more) = queue.try_recv()
                 {
-                    batch.extend(more);
+                    batch.extend(more.batch);
                 }
                 outcome = projection.apply(&batch, |projection| {
                     let cursor = projection.cursor();
@@ -356,7 +365,8 @@ impl Supervisor {
                         }
                     });
                 });
-                if outcome.is_err() {
+                // What is still queued at shutdown is read again at the next start.
+                if outcome.is_err() || shutdown.is_cancelled() {
                     break;
                 }
             }
@@ -370,6 +380,12 @@ impl Supervisor {
             .map_err(SessionError::Thread)?;
         Ok(result)
     }
+}
+
+/// Records on their way to the writer, and the room they take in the queue.
+struct Queued {
+    batch: Vec<RawRecord>,
+    _room: OwnedSemaphorePermit,
 }
 
 /// How feeding ended.

@@ -10,6 +10,7 @@ use rusqlite::{CachedStatement, Connection, params};
 use serde::Serialize;
 use tidemill_domain::commit::{Address, CommitHeader};
 use tidemill_domain::events::Event;
+use tidemill_domain::id::ServiceId;
 use tidemill_domain::state::{Entity, State};
 
 use crate::history::{Told, actor_text, cause_text, entity_key, entity_text};
@@ -52,6 +53,16 @@ pub enum Retired {
     Service(ServiceRow),
 }
 
+impl Retired {
+    /// Which.
+    pub fn entity(&self) -> Entity {
+        match self {
+            Retired::Instance(row) => Entity::Instance(row.id),
+            Retired::Service(row) => Entity::Service(row.id),
+        }
+    }
+}
+
 /// Writes rows of one kind. Each method is called inside the batch's transaction.
 pub trait View: Send {
     /// An event, in order.
@@ -69,7 +80,7 @@ pub trait View: Send {
         Ok(())
     }
 
-    /// An entity that the state forgets.
+    /// An entity that the state forgot: called once instead of [`View::entity`].
     fn retire(&self, _conn: &Connection, _retired: &Retired) -> rusqlite::Result<()> {
         Ok(())
     }
@@ -248,12 +259,25 @@ impl View for Instances {
 
 struct Queue;
 
+impl Queue {
+    fn delete(conn: &Connection, id: ServiceId) -> rusqlite::Result<()> {
+        cached(conn, "DELETE FROM queue WHERE id = ?1")?.execute([id.to_string()])?;
+        Ok(())
+    }
+}
+
 impl View for Queue {
+    fn retire(&self, conn: &Connection, retired: &Retired) -> rusqlite::Result<()> {
+        match retired {
+            Retired::Service(row) => Self::delete(conn, row.id),
+            Retired::Instance(_) => Ok(()),
+        }
+    }
+
     fn entity(&self, conn: &Connection, state: &State, entity: &Entity) -> rusqlite::Result<()> {
         let Entity::Service(id) = entity else { return Ok(()) };
         let Some(row) = queue_row(state, *id) else {
-            cached(conn, "DELETE FROM queue WHERE id = ?1")?.execute([id.to_string()])?;
-            return Ok(());
+            return Self::delete(conn, *id);
         };
         cached(
             conn,
