@@ -323,6 +323,7 @@ async fn play(view: Arc<StateView>, commands: CandidateHandle, players: Arc<Play
         tokio::select! {
             () = shutdown.cancelled() => return,
             changed = progress.changed() => if changed.is_err() { return },
+            // tidy: waits for what the state shows without a record, such as time passing
             () = tokio::time::sleep(Duration::from_millis(20)) => {}
         }
     }
