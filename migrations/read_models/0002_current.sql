@@ -43,6 +43,7 @@ CREATE TABLE IF NOT EXISTS services (
 CREATE INDEX IF NOT EXISTS services_sort ON services (sort);
 CREATE INDEX IF NOT EXISTS services_name ON services (name);
 
+-- `events`: the numbers (see `events`) of the events that concern it, 8 bytes each, big-endian, in order.
 CREATE TABLE IF NOT EXISTS instances (
     id      TEXT PRIMARY KEY,
     sort    TEXT NOT NULL,
@@ -52,7 +53,8 @@ CREATE TABLE IF NOT EXISTS instances (
     present INTEGER NOT NULL,
     state   TEXT NOT NULL,
     since   INTEGER NOT NULL,
-    body    TEXT NOT NULL
+    body    TEXT NOT NULL,
+    events  BLOB NOT NULL
 ) STRICT;
 CREATE INDEX IF NOT EXISTS instances_present ON instances (sort) WHERE present = 1;
 

@@ -18,7 +18,7 @@ CREATE TABLE IF NOT EXISTS events (
 ) STRICT;
 
 -- Which entities a record's events concern, by the number that stands for an entity: a row an entity and record, with
--- the events' indexes in the record as differences, each a LEB128 number.
+-- the events' indexes in the record as differences, each a LEB128 number. Instances hold theirs in their own rows.
 CREATE TABLE IF NOT EXISTS event_about (
     entity   INTEGER NOT NULL,
     sequence INTEGER NOT NULL,

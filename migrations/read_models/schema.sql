@@ -65,6 +65,7 @@ CREATE TABLE IF NOT EXISTS services (
 CREATE INDEX IF NOT EXISTS services_sort ON services (sort);
 CREATE INDEX IF NOT EXISTS services_name ON services (name);
 
+-- `events`: the numbers (see `events`) of the events that concern it, 8 bytes each, big-endian, in order.
 CREATE TABLE IF NOT EXISTS instances (
     id      TEXT PRIMARY KEY,
     sort    TEXT NOT NULL,
@@ -74,7 +75,8 @@ CREATE TABLE IF NOT EXISTS instances (
     present INTEGER NOT NULL,
     state   TEXT NOT NULL,
     since   INTEGER NOT NULL,
-    body    TEXT NOT NULL
+    body    TEXT NOT NULL,
+    events  BLOB NOT NULL
 ) STRICT;
 CREATE INDEX IF NOT EXISTS instances_present ON instances (sort) WHERE present = 1;
 
@@ -106,7 +108,7 @@ CREATE TABLE IF NOT EXISTS events (
 ) STRICT;
 
 -- Which entities a record's events concern, by the number that stands for an entity: a row an entity and record, with
--- the events' indexes in the record as differences, each a LEB128 number.
+-- the events' indexes in the record as differences, each a LEB128 number. Instances hold theirs in their own rows.
 CREATE TABLE IF NOT EXISTS event_about (
     entity   INTEGER NOT NULL,
     sequence INTEGER NOT NULL,

@@ -257,10 +257,10 @@ impl Projection {
                 break;
             }
         }
-        for view in &fold.views {
-            view.flush(&tx)?;
-        }
         fold.rows(&tx)?;
+        for view in &fold.views {
+            view.finish(&tx)?;
+        }
         let head = fold.chain.head();
         tx.prepare_cached("UPDATE cursor SET sequence = ?1, hash = ?2, recorded_at = ?3, events = ?4")?
             .execute(params![

@@ -5,12 +5,13 @@
 //! a row in `rows`, a table in a new migration and in `schema.sql`, a sink here, a line in [`views`].
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 
 use rusqlite::{CachedStatement, Connection, params};
 use serde::Serialize;
 use tidemill_domain::commit::{Address, CommitHeader};
 use tidemill_domain::events::Event;
-use tidemill_domain::id::ServiceId;
+use tidemill_domain::id::{InstanceId, ServiceId};
 use tidemill_domain::state::{Entity, State};
 
 use crate::history::{Told, actor_text, cause_text, entity_key, entity_text};
@@ -70,8 +71,8 @@ pub trait View: Send {
         Ok(())
     }
 
-    /// The end of a batch's events.
-    fn flush(&self, _conn: &Connection) -> rusqlite::Result<()> {
+    /// The end of the batch, after its rows.
+    fn finish(&self, _conn: &Connection) -> rusqlite::Result<()> {
         Ok(())
     }
 
@@ -92,7 +93,7 @@ pub fn views() -> Vec<Box<dyn View>> {
         Box::new(Nodes),
         Box::new(Devices),
         Box::new(Services),
-        Box::new(Instances),
+        Box::new(Instances::default()),
         Box::new(Queue),
         Box::new(Events::default()),
     ]
@@ -212,16 +213,24 @@ impl View for Services {
     }
 }
 
-struct Instances;
+/// Rows of instances. Each holds the numbers of the events that concern it as well: instances are many and short-lived,
+/// and an index of them would touch a page of its own for each, where the row is being written anyway.
+#[derive(Default)]
+struct Instances {
+    /// Numbers of the batch's events, big-endian, by the instance that they concern.
+    events: RefCell<HashMap<InstanceId, Vec<u8>>>,
+}
 
 impl Instances {
-    fn put(conn: &Connection, row: &InstanceRow, present: bool) -> rusqlite::Result<()> {
+    fn put(&self, conn: &Connection, row: &InstanceRow, present: bool) -> rusqlite::Result<()> {
+        let events = self.events.borrow_mut().remove(&row.id).unwrap_or_default();
         cached(
             conn,
-            "INSERT INTO instances (id, sort, service, tenant, node, present, state, since, body)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+            "INSERT INTO instances (id, sort, service, tenant, node, present, state, since, body, events)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
              ON CONFLICT (id) DO UPDATE SET node = excluded.node, present = excluded.present,
-             state = excluded.state, since = excluded.since, body = excluded.body",
+             state = excluded.state, since = excluded.since, body = excluded.body,
+             events = CAST(events || excluded.events AS BLOB)",
         )?
         .execute(params![
             row.id.to_string(),
@@ -233,16 +242,28 @@ impl Instances {
             row.state,
             row.since.0,
             json(row)?,
+            events,
         ])?;
         Ok(())
     }
 }
 
 impl View for Instances {
+    fn event(&self, _conn: &Connection, event: &HistoryEvent<'_>) -> rusqlite::Result<()> {
+        let number = event_number(event.address).to_be_bytes();
+        let mut events = self.events.borrow_mut();
+        for entity in &event.told.about {
+            if let Entity::Instance(id) = entity {
+                events.entry(*id).or_default().extend_from_slice(&number);
+            }
+        }
+        Ok(())
+    }
+
     fn entity(&self, conn: &Connection, state: &State, entity: &Entity) -> rusqlite::Result<()> {
         let Entity::Instance(id) = entity else { return Ok(()) };
         if let Some(row) = instance_row(state, *id) {
-            return Self::put(conn, &row, true);
+            return self.put(conn, &row, true);
         }
         // Forgotten by the state: its last row stands already, from an earlier batch or as retired.
         cached(conn, "UPDATE instances SET present = 0 WHERE id = ?1")?.execute([id.to_string()])?;
@@ -251,9 +272,21 @@ impl View for Instances {
 
     fn retire(&self, conn: &Connection, retired: &Retired) -> rusqlite::Result<()> {
         match retired {
-            Retired::Instance(row) => Self::put(conn, row, false),
+            Retired::Instance(row) => self.put(conn, row, false),
             Retired::Service(_) => Ok(()),
         }
+    }
+
+    fn finish(&self, conn: &Connection) -> rusqlite::Result<()> {
+        // Events that named an instance and changed nothing of it.
+        for (id, events) in self.events.borrow_mut().drain() {
+            cached(
+                conn,
+                "UPDATE instances SET events = CAST(events || ?2 AS BLOB) WHERE id = ?1",
+            )?
+            .execute(params![id.to_string(), events])?;
+        }
+        Ok(())
     }
 }
 
@@ -298,7 +331,7 @@ impl View for Queue {
 #[derive(Default)]
 struct Events {
     body: RefCell<Vec<u8>>,
-    /// What the batch's events concern: entity, sequence, index. Written in the index's order at the end of the batch:
+    /// What the batch's events concern, instances apart: entity, sequence, index. Written in the index's order at the end of the batch:
     /// entities are scattered over it, and so each of its pages is touched once a batch instead of once an event.
     about: RefCell<Vec<(i64, u64, u32)>>,
 }
@@ -363,12 +396,16 @@ impl View for Events {
             *buffer,
         ])?;
         let Address { sequence, index } = event.address;
-        let about = told.about.iter().map(|entity| (entity_key(entity), sequence, index));
+        let about = told
+            .about
+            .iter()
+            .filter(|entity| !matches!(entity, Entity::Instance(_)));
+        let about = about.map(|entity| (entity_key(entity), sequence, index));
         self.about.borrow_mut().extend(about);
         Ok(())
     }
 
-    fn flush(&self, conn: &Connection) -> rusqlite::Result<()> {
+    fn finish(&self, conn: &Connection) -> rusqlite::Result<()> {
         let mut about = self.about.borrow_mut();
         about.sort_unstable();
         let mut insert = cached(

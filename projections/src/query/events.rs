@@ -3,10 +3,11 @@
 use std::ops::Range;
 
 use rusqlite::types::Value;
-use rusqlite::{Connection, Row, params_from_iter};
+use rusqlite::{Connection, OptionalExtension, Row, params_from_iter};
 use tidemill_domain::commit::Address;
 use tidemill_domain::events::{Event, KINDS};
-use tidemill_domain::id::CommandId;
+use tidemill_domain::id::{CommandId, InstanceId};
+use tidemill_domain::state::Entity;
 use tidemill_domain::time::Timestamp;
 
 use super::lists::Where;
@@ -39,7 +40,7 @@ pub(super) fn events(conn: &Connection, filter: &EventFilter) -> Result<Page<Eve
     // One more than asked for tells whether there is a next page.
     let wanted = filter.limit() + 1;
     let mut rows = match &filter.about {
-        Some(entity) => about(conn, entity_key(entity), from..until, filter.newest, &narrow, wanted)?,
+        Some(entity) => about(conn, entity, from..until, filter.newest, &narrow, wanted)?,
         None => all(conn, from..until, filter.newest, narrow, wanted)?,
     };
     let more = rows.len() == wanted;
@@ -85,52 +86,72 @@ fn all(
     Ok(rows)
 }
 
-/// Events that concern an entity: its records in order, and of each its events.
+/// Events that concern an entity.
 fn about(
     conn: &Connection,
-    entity: i64,
+    entity: &Entity,
     range: Range<i64>,
     newest: bool,
     filters: &Where,
     wanted: usize,
 ) -> Result<Vec<EventRow>, QueryError> {
+    let mut narrowed = filters.clone();
+    narrowed.term("id = ?");
+    let mut one = conn.prepare_cached(&format!("SELECT {COLUMNS} FROM events{}", narrowed.sql()))?;
+    let mut rows = Vec::new();
+    // True once there are enough.
+    let mut take = |number: i64| {
+        if range.contains(&number) {
+            let values = narrowed.values.iter().cloned().chain([Value::Integer(number)]);
+            if let Some(row) = one.query(params_from_iter(values))?.next()? {
+                rows.push(event_row(row)?);
+            }
+        }
+        Ok::<_, QueryError>(rows.len() == wanted)
+    };
+    if let Entity::Instance(id) = entity {
+        let mut numbers = of_instance(conn, *id)?;
+        if newest {
+            numbers.reverse();
+        }
+        for number in numbers {
+            if take(number)? {
+                break;
+            }
+        }
+        return Ok(rows);
+    }
     let order = if newest { "DESC" } else { "ASC" };
     let mut records = conn.prepare_cached(&format!(
         "SELECT sequence, indexes FROM event_about WHERE entity = ?1 AND sequence BETWEEN ?2 AND ?3
          ORDER BY sequence {order}"
     ))?;
-    let mut narrowed = filters.clone();
-    narrowed.term("id = ?");
-    let mut one = conn.prepare_cached(&format!("SELECT {COLUMNS} FROM events{}", narrowed.sql()))?;
-    let bounds = [entity, range.start >> INDEX_BITS, range.end >> INDEX_BITS];
+    let bounds = [entity_key(entity), range.start >> INDEX_BITS, range.end >> INDEX_BITS];
     let mut records = records.query(bounds)?;
-    let mut rows = Vec::new();
     while let Some(record) = records.next()? {
-        let sequence: i64 = record.get(0)?;
+        let sequence = record.get::<_, i64>(0)?.cast_unsigned();
         let mut indexes = indexes(record.get_ref(1)?.as_blob().map_err(rusqlite::Error::from)?);
         if newest {
             indexes.reverse();
         }
         for index in indexes {
-            let address = Address {
-                sequence: sequence.cast_unsigned(),
-                index,
-            };
-            let number = event_number(address);
-            if !range.contains(&number) {
-                continue;
-            }
-            let values = narrowed.values.iter().cloned().chain([Value::Integer(number)]);
-            let mut found = one.query(params_from_iter(values))?;
-            if let Some(row) = found.next()? {
-                rows.push(event_row(row)?);
-            }
-            if rows.len() == wanted {
+            if take(event_number(Address { sequence, index }))? {
                 return Ok(rows);
             }
         }
     }
     Ok(rows)
+}
+
+/// Numbers of the events that concern an instance, in order.
+fn of_instance(conn: &Connection, id: InstanceId) -> Result<Vec<i64>, QueryError> {
+    let packed: Option<Vec<u8>> = conn
+        .prepare_cached("SELECT events FROM instances WHERE id = ?1")?
+        .query_row([id.to_string()], |row| row.get(0))
+        .optional()?;
+    let packed = packed.unwrap_or_default();
+    let (numbers, _) = packed.as_chunks::<8>();
+    Ok(numbers.iter().map(|bytes| i64::from_be_bytes(*bytes)).collect())
 }
 
 fn parse_mark(mark: &str) -> Option<i64> {
