@@ -26,8 +26,16 @@ pub fn binary() -> PathBuf {
         return path.into();
     }
     let test = std::env::current_exe().expect("a test knows where it is");
-    let built = test.ancestors().nth(2).expect("tests lie in target/PROFILE/deps").join("tidemill");
-    assert!(built.exists(), "{} is missing: run ./tests/run, or cargo build first", built.display());
+    let built = test
+        .ancestors()
+        .nth(2)
+        .expect("tests lie in target/PROFILE/deps")
+        .join("tidemill");
+    assert!(
+        built.exists(),
+        "{} is missing: run ./tests/run, or cargo build first",
+        built.display()
+    );
     built
 }
 
@@ -53,7 +61,11 @@ pub struct Process {
 impl Process {
     /// Starts `tidemill ARGS`, its stderr in `log`.
     pub fn start<S: AsRef<OsStr>>(log: &Path, args: &[S]) -> Self {
-        let stderr = fs::OpenOptions::new().create(true).append(true).open(log).expect("the log can be written");
+        let stderr = fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(log)
+            .expect("the log can be written");
         let child = Command::new(binary())
             .args(args)
             .env_remove("TIDEMILL_SERVER")
@@ -63,7 +75,10 @@ impl Process {
             .stderr(stderr)
             .spawn()
             .expect("the binary starts");
-        Self { child, log: log.to_owned() }
+        Self {
+            child,
+            log: log.to_owned(),
+        }
     }
 
     /// Its process id.
@@ -185,7 +200,13 @@ impl Up {
     pub fn start(devices: &str) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let process = Self::launch(dir.path(), devices);
-        let mut up = Self { process, api: String::new(), gateway: String::new(), dir, devices: devices.to_owned() };
+        let mut up = Self {
+            process,
+            api: String::new(),
+            gateway: String::new(),
+            dir,
+            devices: devices.to_owned(),
+        };
         up.read_endpoints();
         up
     }
@@ -196,7 +217,17 @@ impl Up {
         let data = data.to_str().expect("temporary paths are UTF-8").to_owned();
         Process::start(
             &dir.join("log"),
-            &["up", "--data", &data, "--listen", "127.0.0.1:0", "--gateway", "127.0.0.1:0", "--devices", devices],
+            &[
+                "up",
+                "--data",
+                &data,
+                "--listen",
+                "127.0.0.1:0",
+                "--gateway",
+                "127.0.0.1:0",
+                "--devices",
+                devices,
+            ],
         )
     }
 
@@ -207,7 +238,10 @@ impl Up {
             assert!(process.runs(), "up ended: {}", process.log());
             serde_json::from_str(&fs::read_to_string(&path).ok()?).ok()
         });
-        self.api = endpoints["api"].as_str().expect("api stands in endpoints.json").to_owned();
+        self.api = endpoints["api"]
+            .as_str()
+            .expect("api stands in endpoints.json")
+            .to_owned();
         self.gateway = endpoints["gateway"].as_str().expect("gateway stands there").to_owned();
     }
 
@@ -249,7 +283,12 @@ impl Up {
             .list("instances")
             .iter()
             .filter(|row| row["state"] == "ready")
-            .filter_map(|row| Some((row["id"].as_str()?.to_owned(), i32::try_from(row["pid"].as_i64()?).ok()?)))
+            .filter_map(|row| {
+                Some((
+                    row["id"].as_str()?.to_owned(),
+                    i32::try_from(row["pid"].as_i64()?).ok()?,
+                ))
+            })
             .collect();
         pids.sort();
         pids
@@ -263,7 +302,11 @@ impl Drop for Up {
             let services = self.run(&["services", "-o", "json"]);
             let rows: Vec<Value> = serde_json::from_str(&services.stdout).unwrap_or_default();
             for row in rows {
-                let target = format!("service/{}/{}", row["tenant"].as_str().unwrap_or(""), row["name"].as_str().unwrap_or(""));
+                let target = format!(
+                    "service/{}/{}",
+                    row["tenant"].as_str().unwrap_or(""),
+                    row["name"].as_str().unwrap_or("")
+                );
                 self.run(&["delete", &target, "--yes"]);
             }
         }
@@ -277,11 +320,18 @@ fn end_instances(data: &Path) {
     let Ok(entries) = fs::read_dir("/proc") else { return };
     let own = std::process::id();
     for entry in entries.flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<u32>().ok()).filter(|p| *p != own) else {
+        let Some(pid) = entry
+            .file_name()
+            .to_str()
+            .and_then(|n| n.parse::<u32>().ok())
+            .filter(|p| *p != own)
+        else {
             continue;
         };
         let of = |file: &str| fs::read(entry.path().join(file)).unwrap_or_default();
-        let named = [of("cmdline"), of("environ")].iter().any(|b| String::from_utf8_lossy(b).contains(&needle));
+        let named = [of("cmdline"), of("environ")]
+            .iter()
+            .any(|b| String::from_utf8_lossy(b).contains(&needle));
         if named {
             let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
         }
@@ -294,11 +344,19 @@ pub fn get(url: &str) -> (u16, String) {
     let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
     let mut stream = TcpStream::connect(host).unwrap_or_else(|e| panic!("{url}: {e}"));
     stream.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
-    write!(stream, "GET /{path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n").expect("the request is sent");
+    write!(
+        stream,
+        "GET /{path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n"
+    )
+    .expect("the request is sent");
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).unwrap_or_else(|e| panic!("{url}: {e}"));
     let answer = String::from_utf8_lossy(&answer).into_owned();
-    let status = answer.split_whitespace().nth(1).and_then(|s| s.parse().ok()).unwrap_or(0);
+    let status = answer
+        .split_whitespace()
+        .nth(1)
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(0);
     let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body).to_owned();
     (status, body)
 }

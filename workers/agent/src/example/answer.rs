@@ -118,7 +118,10 @@ mod tests {
     #[tokio::test]
     async fn healthy_after_its_start_delay() {
         for (ready_at, status) in [(Instant::now() + Duration::from_secs(60), 503), (Instant::now(), 200)] {
-            assert_eq!(context(ready_at).answer(&get("/health")).await.unwrap().status(), status);
+            assert_eq!(
+                context(ready_at).answer(&get("/health")).await.unwrap().status(),
+                status
+            );
         }
     }
 

@@ -119,16 +119,29 @@ async fn confirm_deletion(server: &Server, target: &Target) -> Result<(), CliErr
     if !input.is_terminal() || !told.is_terminal() {
         return Ok(());
     }
-    let rows = server.get(List::Services.path(), &Query::default().with("tenant", &target.tenant)).await?;
-    let row = rows.as_array().into_iter().flatten().find(|row| row["name"] == target.name.as_str());
+    let rows = server
+        .get(List::Services.path(), &Query::default().with("tenant", &target.tenant))
+        .await?;
+    let row = rows
+        .as_array()
+        .into_iter()
+        .flatten()
+        .find(|row| row["name"] == target.name.as_str());
     let ready = row.and_then(|row| row["ready"].as_u64()).unwrap_or(0);
-    note(&format!("{target} and its {ready} ready replicas will be gone. Delete it? [y/N]"));
+    note(&format!(
+        "{target} and its {ready} ready replicas will be gone. Delete it? [y/N]"
+    ));
     let mut answer = String::new();
     input.read_line(&mut answer)?;
     if matches!(answer.trim(), "y" | "Y" | "yes") {
         return Ok(());
     }
-    Err(CliError::new(Exit::Refused, "not_confirmed", "nothing was deleted", "answer y, or pass --yes"))
+    Err(CliError::new(
+        Exit::Refused,
+        "not_confirmed",
+        "nothing was deleted",
+        "answer y, or pass --yes",
+    ))
 }
 
 fn read(file: &PathBuf) -> Result<Bytes, CliError> {
