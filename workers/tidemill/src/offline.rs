@@ -197,6 +197,7 @@ pub async fn verify(source: &Source, against: Option<(u64, String)>) -> Result<V
             note(&format!("verified {reached} of {last} records"));
         }
     };
+    note(&format!("verifying {}", named(source)));
     let report = match source {
         Source::Export(path) => verify_file(path, against, progress)
             .await
@@ -207,7 +208,18 @@ pub async fn verify(source: &Source, against: Option<(u64, String)>) -> Result<V
         }
     };
     let report = report.map_err(|e| CliError::new(Exit::Unreachable, e.code(), e.to_string(), "try again"))?;
-    serde_json::to_value(report).map_err(|e| failed("report_unreadable", &e, "report this"))
+    let mut report = serde_json::to_value(report).map_err(|e| failed("report_unreadable", &e, "report this"))?;
+    report["source"] = Value::String(named(source));
+    Ok(report)
+}
+
+/// A source in words.
+fn named(source: &Source) -> String {
+    match source {
+        Source::Data(dir) => format!("the ledger in {}", dir.display()),
+        Source::Nats(url) => format!("the ledger at {}", url.rsplit('@').next().unwrap_or(url)),
+        Source::Export(path) => format!("the file {}", path.display()),
+    }
 }
 
 fn anchor(sequence: u64, hash: &str) -> Result<Anchor, CliError> {
@@ -237,9 +249,16 @@ pub async fn export(source: &Source, from: End, to: End, tenant: Option<&str>, f
     let report = slice::export(&*ledger, None, &request, file, |_, _| {})
         .await
         .map_err(|e| CliError::new(Exit::Error, e.code(), e.to_string(), e.next_step()))?;
+    if report.first < request.from {
+        note(&format!(
+            "the slice begins at record {}, the last seal before {}",
+            report.first, request.from
+        ));
+    }
     note(&format!(
-        "{}: records {} to {}, {} commits, {} left out as hashes",
+        "{}: from {}, records {} to {}, {} commits, {} left out as hashes",
         file.display(),
+        named(source),
         report.first,
         report.head.sequence,
         report.commits,

@@ -160,6 +160,14 @@ fn check_free(address: SocketAddr) -> Result<(), CliError> {
     }
 }
 
+/// The URL at which this machine reaches what listens on `address`.
+fn url_of(address: SocketAddr) -> String {
+    match address.ip().is_unspecified() {
+        true => format!("http://127.0.0.1:{}", address.port()),
+        false => format!("http://{address}"),
+    }
+}
+
 /// Says where a process is reached in `endpoints.json`, whole or not at all.
 fn write_endpoints(data: &Path, api: &str, gateway: Option<&str>) -> Result<(), CliError> {
     let endpoints = serde_json::json!({ "api": api, "gateway": gateway, "console": api });

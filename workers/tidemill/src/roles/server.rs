@@ -15,6 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(15);
 pub async fn server(options: ServerOptions) -> Result<(), CliError> {
     let shutdown = until_told_to_end()?;
     super::check_free(options.listen)?;
+    let _lock = store::lock_dir(&options.data)?;
     let jetstream = JetStreamOptions {
         urls: options.nats,
         monitors: options.nats_monitor.into_iter().collect(),
@@ -25,7 +26,7 @@ pub async fn server(options: ServerOptions) -> Result<(), CliError> {
     let name = store::stable_name(&options.data, "server")?;
     let plane = Plane::start(&name, &options.data, &store).await?;
     let door = plane.door(&name, options.listen, &store, Vec::new()).await?;
-    let api = format!("http://{}", door.local_addr());
+    let api = super::url_of(door.local_addr());
     let (stop_door, serving) = plane::serve(door);
     super::write_endpoints(&options.data, &api, None)?;
     if plane.ready(PATIENCE).await {

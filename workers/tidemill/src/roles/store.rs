@@ -4,6 +4,7 @@
 //! up nobody can tell which it is. A ledger comes into being only here, and only where there is no sign that there ever
 //! was one: a data directory that holds a checkpoint but no ledger is an alarm, not an empty start.
 
+use std::fs::{File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -74,6 +75,37 @@ pub fn make_dir(data: &Path) -> Result<(), CliError> {
             "check its owner, its mode and the disk, or give another with --data",
         )
     })
+}
+
+/// Holds a role's data directory for this process: two processes under one name would hold one worker's term or one
+/// server's checkpoint twice. The lock ends with the process, however it ends.
+pub fn lock_dir(data: &Path) -> Result<File, CliError> {
+    make_dir(data)?;
+    let path = data.join("lock");
+    let unusable = |error: std::io::Error| {
+        CliError::new(
+            Exit::Error,
+            "data_dir_unusable",
+            format!("{} cannot be locked: {error}", path.display()),
+            "check its owner, its mode and the disk",
+        )
+    };
+    let file = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&path)
+        .map_err(unusable)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(CliError::new(
+            Exit::Conflict,
+            "data_in_use",
+            format!("{} is in use by another process", data.display()),
+            "stop the other process, or use another --data directory",
+        )),
+        Err(TryLockError::Error(error)) => Err(unusable(error)),
+    }
 }
 
 /// That this directory's checkpoint does not speak of a ledger that should be here.

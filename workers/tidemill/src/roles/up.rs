@@ -27,7 +27,8 @@ pub async fn up(options: UpOptions) -> Result<(), CliError> {
     let shutdown = until_told_to_end()?;
     super::check_free(options.listen)?;
     super::check_free(options.gateway)?;
-    store::make_dir(&options.data)?;
+    check_reachable(options.listen)?;
+    let _lock = store::lock_dir(&options.data)?;
     let store = open(&options).await?;
     let name = store::stable_name(&options.data, "up")?;
     let plane = Plane::start(&name, &options.data, &store).await?;
@@ -39,7 +40,7 @@ pub async fn up(options: UpOptions) -> Result<(), CliError> {
         &store,
     );
     let door = plane.door(&name, options.listen, &store, workers.statuses()).await?;
-    let api = format!("http://{}", door.local_addr());
+    let api = super::url_of(door.local_addr());
     let (stop_door, serving) = plane::serve(door);
 
     let server: ServerUrl = api.parse().map_err(|e| CliError::told(Exit::Error, &e))?;
@@ -49,12 +50,13 @@ pub async fn up(options: UpOptions) -> Result<(), CliError> {
         listen: options.gateway,
         name: "gateway".to_owned(),
         data_dir: options.data.join("gateway"),
-        public_url: None,
+        // Port 0 is not known yet; the gateway then says where it was bound.
+        public_url: (options.gateway.port() != 0).then(|| super::url_of(options.gateway)),
         limits: Limits::default(),
     })
     .await
     .map_err(|error| CliError::told(Exit::Error, &error))?;
-    let gateway_url = gateway.url().to_string();
+    let gateway_url = gateway.url();
     let stop_gateway = CancellationToken::new();
     let gateway = tokio::spawn(gateway.serve(stop_gateway.clone()));
 
@@ -95,6 +97,20 @@ pub async fn up(options: UpOptions) -> Result<(), CliError> {
     workers.stop().await;
     plane.stop().await;
     outcome
+}
+
+/// That this process's own gateway and agent can reach the door without a token: over loopback.
+fn check_reachable(listen: std::net::SocketAddr) -> Result<(), CliError> {
+    if listen.ip().is_loopback() || listen.ip().is_unspecified() {
+        return Ok(());
+    }
+    Err(CliError::usage(
+        format!("`up` cannot listen on {listen} alone: its own gateway and agent reach it over loopback"),
+        format!(
+            "listen on 0.0.0.0:{} to let other machines in; each of them needs a token",
+            listen.port()
+        ),
+    ))
 }
 
 type AgentTask = tokio::task::JoinHandle<Result<(), CliError>>;

@@ -76,6 +76,7 @@ pub async fn worker(options: WorkerOptions) -> Result<(), CliError> {
             "give --nats; with the embedded ledger they run inside `tidemill up`",
         )
     })?;
+    let _lock = store::lock_dir(&options.data)?;
     let jetstream = JetStreamOptions {
         urls,
         monitors: Vec::new(),

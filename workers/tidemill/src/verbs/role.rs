@@ -240,7 +240,7 @@ pub async fn worker(args: WorkerArgs) -> Result<(), CliError> {
     roles::worker(WorkerOptions {
         names: worker_names(&args.names)?,
         nats: args.nats,
-        data: args.data.unwrap_or_else(paths::default_data_dir),
+        data: args.data.unwrap_or_else(|| paths::default_data_dir().join("worker")),
         cell: args.cell,
     })
     .await
