@@ -315,7 +315,7 @@ impl Drop for Up {
 }
 
 /// Kills every process whose command line or environment names this data directory: shims and what they run.
-fn end_instances(data: &Path) {
+pub fn end_instances(data: &Path) {
     let needle = data.to_string_lossy().into_owned();
     let Ok(entries) = fs::read_dir("/proc") else { return };
     let own = std::process::id();

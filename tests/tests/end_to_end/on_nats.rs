@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use tidemill_tests::nats::NatsServer;
-use tidemill_tests::product::{Process, eventually, get, run};
+use tidemill_tests::product::{Process, end_instances, eventually, get, run};
 
 struct Cluster {
     nats: NatsServer,
@@ -85,6 +85,13 @@ impl Cluster {
         let path = self.path(&format!("{role}.token"));
         std::fs::write(&path, made.stdout.trim()).unwrap();
         path.to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Cluster {
+    /// Instances outlive their agents by design; here they must not, however the test ended.
+    fn drop(&mut self) {
+        end_instances(self.dir.path());
     }
 }
 
