@@ -3,7 +3,8 @@
 //! Requests go over the connection used last; unused ones close after a while. A server may close an unused connection
 //! at the very moment a request goes out on it. A retry hides that, but a request that must not be sent twice has no
 //! retry: it gets a connection only if that has been unused for less than half the shortest time after which this
-//! instance was ever seen to close one, and a new one otherwise.
+//! instance was ever seen to close one, and a new one otherwise. Of an instance that closes within moments no unused
+//! connection is trusted at all: on a busy machine half a moment is over before the request is on its way.
 //!
 //! Invariants: a connection enters the pool only after the whole answer was read and the whole request written; a
 //! connection dropped outside the pool is closed at once, which is how a cancel reaches the instance.
@@ -29,6 +30,9 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(3);
 const KEEPALIVE_RETRIES: u32 = 3;
 /// Assumed until seen otherwise: shorter than any common server's keep-alive.
 const SHORTEST_IDLE_ASSUMED: Duration = Duration::from_secs(2);
+
+/// Below this, half the time until an instance closes is less than a busy machine may take to send a request.
+const SHORTEST_IDLE_TRUSTED: Duration = Duration::from_millis(250);
 
 /// Why an instance could not be connected to.
 #[derive(Debug, thiserror::Error)]
@@ -96,8 +100,11 @@ impl Pool {
             let trusted = if resendable {
                 self.idle_timeout
             } else {
-                let shortest = self.shortest_idle_us.load(Ordering::Relaxed);
-                Duration::from_micros(shortest / 2).min(self.idle_timeout)
+                let shortest = Duration::from_micros(self.shortest_idle_us.load(Ordering::Relaxed));
+                match shortest >= SHORTEST_IDLE_TRUSTED {
+                    true => (shortest / 2).min(self.idle_timeout),
+                    false => Duration::ZERO,
+                }
             };
             while let Some(mut conn) = self.pop(trusted) {
                 // Pending only until its task has noticed that the last answer was read to the end.
