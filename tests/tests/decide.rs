@@ -256,6 +256,12 @@ fn impossible_declarations_name_their_key() {
             "run.env",
             Box::new(|s| drop(s.run.env.insert("A=B".into(), String::new()))),
         ),
+        (
+            "run.env",
+            Box::new(|s| drop(s.run.env.insert("TIDEMILL_FENCE".into(), "1".into()))),
+        ),
+        ("route.host", Box::new(|s| s.route.host = Some("localhost".into()))),
+        ("route.host", Box::new(|s| s.route.host = Some("127.0.0.1".into()))),
         ("run.ready.http", Box::new(|s| s.run.ready_http = Some("health".into()))),
         ("run.ready.timeout", Box::new(|s| s.run.ready_timeout = Span::ZERO)),
         (

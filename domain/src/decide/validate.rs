@@ -44,6 +44,12 @@ pub fn service_spec(spec: &ServiceSpec) -> Result<(), Rejection> {
         if key.is_empty() || key.contains(['=', '\0']) || value.contains('\0') {
             return invalid("run.env", format!("`{key}` cannot be an environment variable"));
         }
+        if key.starts_with("TIDEMILL_") {
+            return invalid(
+                "run.env",
+                format!("`{key}` is reserved: names that begin with TIDEMILL_ are set for you"),
+            );
+        }
     }
     if let Some(path) = &spec.run.ready_http
         && (!path.starts_with('/') || path.len() > 1024 || path.chars().any(|c| c.is_control() || c == ' '))
@@ -84,6 +90,15 @@ pub fn service_spec(spec: &ServiceSpec) -> Result<(), Rejection> {
                 .any(|b| !(b.is_ascii_lowercase() || b.is_ascii_digit() || b"-.".contains(&b))))
     {
         return invalid("route.host", format!("`{host}` is not a host name in lower case"));
+    }
+    // What every machine calls itself would take the gateway's paths away from all other services.
+    if let Some(host) = &spec.route.host
+        && (host == "localhost" || host.ends_with(".localhost") || host.parse::<std::net::Ipv4Addr>().is_ok())
+    {
+        return invalid(
+            "route.host",
+            format!("`{host}` is the gateway's own; use a name of the service"),
+        );
     }
     Ok(())
 }
