@@ -143,7 +143,7 @@ impl Rejection {
     pub fn next(&self) -> &'static str {
         match self {
             Rejection::NotFound { .. } => "list what there is, for example with `tidemill services`",
-            Rejection::Invalid { .. } => "correct the file and apply it again; nothing was changed",
+            Rejection::Invalid { .. } => "correct it and ask again; nothing was changed",
             Rejection::NotYet { .. } => "leave it out for now",
             Rejection::NodeNameTaken { .. } => "give this node another --name, or wait until the other is lost",
             Rejection::DeviceElsewhere { .. } => "remove the other node first, or check for a cloned disk",
