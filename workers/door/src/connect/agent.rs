@@ -149,28 +149,12 @@ async fn talk(shared: Arc<Shared>, caller: Caller, socket: WebSocket) {
 
 /// Hears the greeting and has the join decided. `None`: the peer went.
 async fn greet(shared: &Shared, caller: &Caller, reader: &mut Reader) -> Result<Option<(NodeId, Hello)>, Refusal> {
-    let hello = match tokio::time::timeout(shared.config.limits.hello_timeout, reader.next()).await {
-        Ok(Heard::Text(text)) => match serde_json::from_slice(&text) {
-            Ok(AgentMessage::Hello(hello)) => hello,
-            Ok(_) => {
-                return Err(Refusal::new(
-                    400,
-                    "hello_expected",
-                    "the first message is not `hello`",
-                    "",
-                ));
-            }
-            Err(error) => {
-                return Err(Refusal::new(
-                    400,
-                    "malformed",
-                    format!("the first message: {error}"),
-                    "",
-                ));
-            }
-        },
-        Ok(Heard::Ended { .. }) => return Ok(None),
-        Err(_) => return Err(Refusal::new(408, "timeout", "no `hello` came in time", "")),
+    let pick = |message| match message {
+        AgentMessage::Hello(hello) => Some(hello),
+        _ => None,
+    };
+    let Some(hello) = reader.greeting(shared.config.limits.hello_timeout, pick).await? else {
+        return Ok(None);
     };
     let join = translate_agent::join(&hello, caller.principal.credential())?;
     let node = join_node(shared, caller, join).await?;

@@ -113,28 +113,12 @@ async fn talk(shared: Arc<Shared>, socket: WebSocket) {
 }
 
 async fn greet(shared: &Shared, reader: &mut Reader) -> Result<Option<GatewayHello>, Refusal> {
-    let hello = match tokio::time::timeout(shared.config.limits.hello_timeout, reader.next()).await {
-        Ok(Heard::Text(text)) => match serde_json::from_slice(&text) {
-            Ok(GatewayMessage::Hello(hello)) => hello,
-            Ok(_) => {
-                return Err(Refusal::new(
-                    400,
-                    "hello_expected",
-                    "the first message is not `hello`",
-                    "",
-                ));
-            }
-            Err(error) => {
-                return Err(Refusal::new(
-                    400,
-                    "malformed",
-                    format!("the first message: {error}"),
-                    "",
-                ));
-            }
-        },
-        Ok(Heard::Ended { .. }) => return Ok(None),
-        Err(_) => return Err(Refusal::new(408, "timeout", "no `hello` came in time", "")),
+    let pick = |message| match message {
+        GatewayMessage::Hello(hello) => Some(hello),
+        _ => None,
+    };
+    let Some(hello) = reader.greeting(shared.config.limits.hello_timeout, pick).await? else {
+        return Ok(None);
     };
     translate_gateway::hello(&hello)?;
     Ok(Some(hello))

@@ -10,9 +10,11 @@ use bytes::Bytes;
 use futures::stream::{SplitSink, SplitStream};
 use futures::{SinkExt, StreamExt};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, watch};
 
 use super::registry::Snapshot;
+use crate::problem::Refusal;
 
 /// Messages of their own that may wait.
 const QUEUE: usize = 64;
@@ -37,6 +39,24 @@ pub(super) struct Reader {
 }
 
 impl Reader {
+    /// Hears the first message, which must be the one that `pick` knows. `None`: the peer went.
+    pub(super) async fn greeting<M: DeserializeOwned, H>(
+        &mut self,
+        patience: Duration,
+        pick: impl FnOnce(M) -> Option<H>,
+    ) -> Result<Option<H>, Refusal> {
+        let refused = |detail: String, code| Err(Refusal::new(400, code, detail, ""));
+        match tokio::time::timeout(patience, self.next()).await {
+            Ok(Heard::Text(text)) => match serde_json::from_slice(&text).map(pick) {
+                Ok(Some(hello)) => Ok(Some(hello)),
+                Ok(None) => refused("the first message is not `hello`".to_owned(), "hello_expected"),
+                Err(error) => refused(format!("the first message: {error}"), "malformed"),
+            },
+            Ok(Heard::Ended { .. }) => Ok(None),
+            Err(_) => Err(Refusal::new(408, "timeout", "no `hello` came in time", "")),
+        }
+    }
+
     /// The next message. Dropping the future loses nothing.
     pub(super) async fn next(&mut self) -> Heard {
         loop {

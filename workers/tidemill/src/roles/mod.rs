@@ -173,14 +173,7 @@ fn write_endpoints(data: &Path, api: &str, gateway: Option<&str>) -> Result<(), 
     let endpoints = serde_json::json!({ "api": api, "gateway": gateway, "console": api });
     let (path, aside) = (data.join("endpoints.json"), data.join("endpoints.json.new"));
     let written = std::fs::write(&aside, format!("{endpoints}\n")).and_then(|()| std::fs::rename(&aside, &path));
-    written.map_err(|error| {
-        CliError::new(
-            Exit::Error,
-            "data_dir_unusable",
-            format!("{} cannot be written: {error}", path.display()),
-            "check its owner, its mode and the disk",
-        )
-    })
+    written.map_err(|error| store::unusable(&path, &error))
 }
 
 /// A token that is cancelled by the first SIGTERM or SIGINT. A second one ends the process at once.

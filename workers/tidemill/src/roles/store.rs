@@ -67,14 +67,17 @@ fn cell_name(cell: &str) -> Result<CellName, CliError> {
 
 /// Makes a role's data directory.
 pub fn make_dir(data: &Path) -> Result<(), CliError> {
-    std::fs::create_dir_all(data).map_err(|error| {
-        CliError::new(
-            Exit::Error,
-            "data_dir_unusable",
-            format!("the data directory {} cannot be used: {error}", data.display()),
-            "check its owner, its mode and the disk, or give another with --data",
-        )
-    })
+    std::fs::create_dir_all(data).map_err(|error| unusable(data, &error))
+}
+
+/// A data directory, or a file of one, that the system refuses.
+pub fn unusable(path: &Path, error: &std::io::Error) -> CliError {
+    CliError::new(
+        Exit::Error,
+        "data_dir_unusable",
+        format!("{} in the data directory cannot be used: {error}", path.display()),
+        "check its owner, its mode and the disk, or give another with --data",
+    )
 }
 
 /// Holds a role's data directory for this process: two processes under one name would hold one worker's term or one
@@ -82,20 +85,12 @@ pub fn make_dir(data: &Path) -> Result<(), CliError> {
 pub fn lock_dir(data: &Path) -> Result<File, CliError> {
     make_dir(data)?;
     let path = data.join("lock");
-    let unusable = |error: std::io::Error| {
-        CliError::new(
-            Exit::Error,
-            "data_dir_unusable",
-            format!("{} cannot be locked: {error}", path.display()),
-            "check its owner, its mode and the disk",
-        )
-    };
     let file = OpenOptions::new()
         .create(true)
         .truncate(false)
         .write(true)
         .open(&path)
-        .map_err(unusable)?;
+        .map_err(|error| unusable(&path, &error))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(CliError::new(
@@ -104,7 +99,7 @@ pub fn lock_dir(data: &Path) -> Result<File, CliError> {
             format!("{} is in use by another process", data.display()),
             "stop the other process, or use another --data directory",
         )),
-        Err(TryLockError::Error(error)) => Err(unusable(error)),
+        Err(TryLockError::Error(error)) => Err(unusable(&path, &error)),
     }
 }
 
@@ -200,12 +195,5 @@ pub fn stable_name(data: &Path, role: &str) -> Result<String, CliError> {
     let random = LedgerId::generate().to_string();
     let name = format!("{role}-{}", &random[random.len() - 6..]);
     let kept = std::fs::write(&path, format!("{name}\n"));
-    kept.map(|()| name).map_err(|error| {
-        CliError::new(
-            Exit::Error,
-            "data_dir_unusable",
-            format!("{} cannot be written: {error}", path.display()),
-            "check its owner, its mode and the disk",
-        )
-    })
+    kept.map(|()| name).map_err(|error| unusable(&path, &error))
 }

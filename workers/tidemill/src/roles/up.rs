@@ -61,12 +61,11 @@ pub async fn up(options: UpOptions) -> Result<(), CliError> {
     let gateway = tokio::spawn(gateway.serve(stop_gateway.clone()));
 
     let stop_agent = CancellationToken::new();
-    let agent = match options.no_node {
+    let mut agent = match options.no_node {
         true => None,
         false => Some(agent(&options, server, stop_agent.clone())?),
     };
 
-    let mut agent = agent;
     let started = async {
         let ready = plane.ready(PATIENCE).await;
         ready && (agent.is_none() || node_joined(&plane).await)
