@@ -172,6 +172,17 @@ impl ApiError {
         matches!(self, Self::JetStream(error) if error.err_code == ErrorCode::STREAM_NOT_FOUND.0)
     }
 
+    /// True if the same request may be answered a little later: nobody answered, or JetStream is still electing.
+    pub(crate) fn is_passing(&self) -> bool {
+        use async_nats::jetstream::ErrorCode;
+        match self {
+            Self::JetStream(error) => ErrorCode(error.err_code) == ErrorCode::CLUSTER_NOT_AVAILABLE,
+            Self::NoAnswer(_) => true,
+            // A server without JetStream says no more than this.
+            Self::NoResponders | Self::NotSent(_) => false,
+        }
+    }
+
     /// True if the server has less room than the stream would set aside.
     pub(crate) fn is_too_large_a_limit(&self) -> bool {
         use async_nats::jetstream::ErrorCode;

@@ -1,12 +1,14 @@
 //! The streams of a cell: settings as data, created, read back and compared.
 
 use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::connection::{ApiError, Nats};
+use crate::backoff::Backoff;
 use crate::identity::{CellName, Genesis, LedgerId};
 use crate::ledger::OpenError;
 
@@ -15,6 +17,9 @@ const TOPOLOGY: &str = include_str!("../../../migrations/jetstream/topology.json
 
 /// A default size limit is not lowered below this.
 const SMALLEST_DEFAULT_BYTES: u64 = 256 << 20;
+
+/// How long a creation waits for a cluster that answers nothing: an election takes a few seconds on a busy machine.
+const ELECTION_PATIENCE: Duration = Duration::from_secs(20);
 
 const CELL_KEY: &str = "tidemill-cell";
 const LEDGER_ID_KEY: &str = "tidemill-ledger-id";
@@ -34,7 +39,7 @@ pub struct StreamLimits {
     /// Size limit in bytes; the topology's own if `None`.
     pub max_bytes: Option<u64>,
     /// Age limit, for observations only; the topology's own if `None`.
-    pub max_age: Option<std::time::Duration>,
+    pub max_age: Option<Duration>,
 }
 
 impl Default for StreamLimits {
@@ -216,34 +221,69 @@ fn unavailable(place: &str, error: &ApiError) -> OpenError {
 }
 
 /// Creates the stream; fails if there is one, whatever its settings.
+///
+/// A cluster that has just started elects first and answers nothing meanwhile; a creation that went unanswered may have
+/// been carried out. Both are tried again for a while: what stands there then with the id drawn for this creation is this
+/// creation's, since nobody else can have drawn it.
 pub(crate) async fn create(nats: &Nats, spec: &StreamSpec, genesis: &Genesis) -> Result<(), OpenError> {
+    let deadline = Instant::now() + ELECTION_PATIENCE;
+    let mut backoff = Backoff::new();
+    let mut sent = false;
+    let info = loop {
+        let tried = match create_once(nats, spec, genesis, &mut sent).await {
+            Ok(Creation::Created(info)) => break info,
+            Ok(Creation::Found(info)) if sent && info.genesis().as_ref() == Some(genesis) => break info,
+            Ok(Creation::Found(_)) => {
+                return Err(OpenError::Exists {
+                    place: format!("stream {}", spec.name),
+                });
+            }
+            Err(error) => error,
+        };
+        if !tried.is_passing() || Instant::now() >= deadline {
+            return Err(unavailable(&spec.name, &tried));
+        }
+        tracing::info!(
+            code = "nats_create_retried",
+            stream = spec.name,
+            reason = %tried,
+            "JetStream does not answer yet; creating the stream is tried again"
+        );
+        backoff.pause().await;
+    };
+    report_differences(spec, &info);
+    Ok(())
+}
+
+enum Creation {
+    Created(StreamInfo),
+    Found(StreamInfo),
+}
+
+/// Looks, then creates. `sent` is set once a creation may be under way.
+async fn create_once(nats: &Nats, spec: &StreamSpec, genesis: &Genesis, sent: &mut bool) -> Result<Creation, ApiError> {
     // Creating with equal settings succeeds in JetStream; a ledger must not be created twice.
     match StreamInfo::fetch(nats, &spec.name).await {
-        Ok(_) => {
-            return Err(OpenError::Exists {
-                place: format!("stream {}", spec.name),
-            });
-        }
+        Ok(info) => return Ok(Creation::Found(info)),
         Err(error) if error.is_stream_missing() => {}
-        Err(error) => return Err(unavailable(&spec.name, &error)),
+        Err(error) => return Err(error),
     }
     let metadata = json!({ CELL_KEY: genesis.cell.as_str(), LEDGER_ID_KEY: genesis.ledger_id.to_string() });
     let mut spec = spec.clone();
-    let info = loop {
+    loop {
         let mut config = spec.settings.clone();
         config.insert("metadata".to_owned(), metadata.clone());
         let payload = Bytes::from(Value::Object(config).to_string());
+        *sent = true;
         let created = nats
             .api::<StreamInfo>(&format!("STREAM.CREATE.{}", spec.name), payload)
             .await;
         match created {
-            Ok(info) => break info,
+            Ok(info) => return Ok(Creation::Created(info)),
             Err(error) if error.is_too_large_a_limit() && spec.halve_default_size() => {}
-            Err(error) => return Err(unavailable(&spec.name, &error)),
+            Err(error) => return Err(error),
         }
-    };
-    report_differences(&spec, &info);
-    Ok(())
+    }
 }
 
 /// Opens the stream as it is: its own limits become the wanted ones, everything else is compared.
@@ -283,7 +323,7 @@ fn limits_of(info: &StreamInfo) -> StreamLimits {
         max_age: info
             .number("max_age")
             .filter(|nanos| *nanos > 0)
-            .map(std::time::Duration::from_nanos),
+            .map(Duration::from_nanos),
     }
 }
 

@@ -93,7 +93,7 @@ pub fn service_spec(spec: &ServiceSpec) -> Result<(), Rejection> {
     }
     // What every machine calls itself would take the gateway's paths away from all other services.
     if let Some(host) = &spec.route.host
-        && (host == "localhost" || host.ends_with(".localhost") || host.parse::<std::net::Ipv4Addr>().is_ok())
+        && (host == "localhost" || host.ends_with(".localhost") || host.parse::<core::net::Ipv4Addr>().is_ok())
     {
         return invalid(
             "route.host",
