@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tidemill_protocol::gateway::ServiceRoute;
 use tokio::sync::oneshot;
@@ -21,6 +21,7 @@ use crate::config::Limits;
 use crate::health::Condition;
 use crate::instance::Instance;
 use crate::traffic::Traffic;
+use crate::watch::Reactions;
 
 /// When a request that has already been sent may be sent again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -51,6 +52,7 @@ pub(crate) struct Service {
     pub(crate) tenant: Box<str>,
     pub(crate) name: Box<str>,
     pub(crate) traffic: Traffic,
+    pub(crate) reactions: Reactions,
     queue_length: usize,
     arrivals: AtomicU64,
     state: Mutex<State>,
@@ -62,10 +64,14 @@ struct State {
     retry: RetryPolicy,
     /// Slots per instance.
     concurrency: u32,
+    /// Time to a new instance's full weight.
+    warm_up: Duration,
     /// In rotation.
     instances: Vec<Arc<Instance>>,
     /// Draining: known, but given no new slot.
     draining: Vec<Arc<Instance>>,
+    /// Dropped from the routes with requests still in flight.
+    leaving: Vec<Arc<Instance>>,
     /// In rotation by the routes, but with no endpoint this gateway can reach.
     tunnelled: usize,
     waiters: BTreeMap<u64, oneshot::Sender<Slot>>,
@@ -112,14 +118,17 @@ impl Service {
             tenant: tenant.into(),
             name: name.into(),
             traffic: Traffic::default(),
+            reactions: Reactions::default(),
             queue_length: limits.queue_length,
             arrivals: AtomicU64::new(0),
             state: Mutex::new(State {
                 standing: Standing::Open,
                 retry: RetryPolicy::default(),
                 concurrency: u32::MAX,
+                warm_up: limits.slow_start,
                 instances: Vec::new(),
                 draining: Vec::new(),
+                leaving: Vec::new(),
                 tunnelled: 0,
                 waiters: BTreeMap::new(),
             }),
@@ -165,9 +174,12 @@ impl Service {
         })
     }
 
-    /// Gives free slots to those who wait. Called when health changes; slots and routes do it themselves.
+    /// Gives free slots to those who wait, and lets what hangs on an instance that does not answer look for another.
+    /// Called when health changes; slots and routes do it themselves.
     pub(crate) fn wake(self: &Arc<Self>) {
-        self.dispatch(&mut self.lock());
+        let mut state = self.lock();
+        self.dispatch(&mut state);
+        state.disturb_hanging();
     }
 
     fn release(self: &Arc<Self>, instance: &Instance) {
@@ -210,6 +222,7 @@ impl Service {
                         }
                     },
                 };
+                instance.set_draining(wanted.draining);
                 if wanted.draining {
                     state.draining.push(instance);
                 } else {
@@ -217,6 +230,7 @@ impl Service {
                 }
             }
             dropped.append(&mut known);
+            state.leaving.extend(dropped.iter().cloned());
             state.retry = RetryPolicy::parse(&route.retry);
             // A limit of 0 would make a ready instance unusable for ever.
             state.concurrency = route.concurrency.unwrap_or(u32::MAX).max(1);
@@ -229,6 +243,7 @@ impl Service {
                 state.waiters.clear();
             }
             self.dispatch(&mut state);
+            state.disturb_hanging();
         }
         for instance in dropped {
             instance.drop_from_routes();
@@ -270,6 +285,14 @@ impl Service {
         all.cloned().collect()
     }
 
+    /// Instances with requests in flight, dropped ones included.
+    pub(crate) fn all_in_flight(&self) -> Vec<Arc<Instance>> {
+        let mut state = self.lock();
+        state.leaving.retain(|i| i.in_flight() > 0);
+        let all = state.instances.iter().chain(&state.draining).chain(&state.leaving);
+        all.filter(|i| i.in_flight() > 0).cloned().collect()
+    }
+
     /// Why there is no slot to be had.
     pub(crate) fn shortage(&self) -> Shortage {
         let state = self.lock();
@@ -287,8 +310,16 @@ impl Service {
 }
 
 impl State {
-    /// An instance with a free slot. Those set aside are used only when no other is in rotation, and those that do
-    /// not even accept connections not at all: their probe is as good as a request and costs none.
+    fn disturb_hanging(&self) {
+        for instance in self.instances.iter().chain(&self.draining) {
+            if instance.health.condition() >= Condition::Silent {
+                instance.disturbed.notify_waiters();
+            }
+        }
+    }
+
+    /// An instance with a free slot. Those set aside are used only when no other is in rotation, and those that
+    /// certainly answer nothing not at all: their probe is as good as a request and costs none.
     fn pick(&self) -> Option<Arc<Instance>> {
         let instances = &self.instances;
         let n = instances.len();
@@ -306,8 +337,15 @@ impl State {
         let (a, b) = (&instances[first], &instances[second]);
         match (usable(a), usable(b)) {
             (true, true) => {
-                let less = if b.in_flight() < a.in_flight() { b } else { a };
-                return Some(Arc::clone(less));
+                let (less, more) = if b.in_flight() < a.in_flight() { (b, a) } else { (a, b) };
+                // A colder one gives way in proportion; two alike do not.
+                let ratio = less.warmth(self.warm_up) / more.warmth(self.warm_up);
+                let chosen = if ratio >= 1.0 || fastrand::f64() < ratio {
+                    less
+                } else {
+                    more
+                };
+                return Some(Arc::clone(chosen));
             }
             (true, false) => return Some(Arc::clone(a)),
             (false, true) => return Some(Arc::clone(b)),
@@ -319,10 +357,11 @@ impl State {
             match instance.health.condition() {
                 Condition::Good if has_room(instance) => return Some(Arc::clone(instance)),
                 Condition::Good => any_good = true,
-                Condition::Breaking if fallback.is_none() && has_room(instance) => {
+                Condition::Silent if instance.vigil.overlaps() => {}
+                Condition::Breaking | Condition::Silent if fallback.is_none() && has_room(instance) => {
                     fallback = Some(instance);
                 }
-                Condition::Breaking | Condition::Unreachable => {}
+                Condition::Breaking | Condition::Silent | Condition::Unreachable => {}
             }
         }
         if any_good { None } else { fallback.cloned() }

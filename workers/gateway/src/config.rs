@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use tidemill_client::{ServerUrl, Token};
 
+use crate::tls::TlsFiles;
+
 /// Configuration of one gateway.
 #[derive(Debug, Clone)]
 pub struct GatewayConfig {
@@ -22,8 +24,10 @@ pub struct GatewayConfig {
     pub name: String,
     /// Directory for the last routes; created if missing.
     pub data_dir: PathBuf,
-    /// URL under which clients reach this gateway. `None`: `http://` and the bound address.
+    /// URL under which clients reach this gateway. `None`: the scheme and the bound address.
     pub public_url: Option<String>,
+    /// Certificate and key; with them clients are served by TLS only.
+    pub tls: Option<TlsFiles>,
     /// Bounds.
     pub limits: Limits,
 }
@@ -33,8 +37,27 @@ pub struct GatewayConfig {
 pub struct Limits {
     /// Client connections at a time; further ones wait in the kernel's backlog.
     pub max_connections: usize,
-    /// Time in which a client must have sent a whole request head; also how long an idle connection is kept.
+    /// Client connections at a time from one address (IPv6: one /64); 0 = no limit, as behind a load balancer.
+    pub connections_per_address: usize,
+    /// The same for the loopback.
+    pub connections_per_loopback: usize,
+    /// Time in which a client must have sent a whole request head, or ended its TLS handshake.
     pub header_timeout: Duration,
+    /// How long a client's connection is kept without a request. Longer than common clients keep theirs (90 s), so
+    /// that it is they who close, and none sends a request into the close.
+    pub client_idle_timeout: Duration,
+    /// How long a client may take nothing of what is there for it.
+    pub client_stall_timeout: Duration,
+    /// Bytes of a request body that must come in each [`Limits::body_pace`] while more is awaited.
+    pub body_pace_bytes: u64,
+    /// See [`Limits::body_pace_bytes`].
+    pub body_pace: Duration,
+    /// Bytes of one request body.
+    pub max_body_bytes: u64,
+    /// Bytes of a request's target.
+    pub max_target_bytes: usize,
+    /// Requests at a time on one HTTP/2 connection of a client.
+    pub max_streams: u32,
     /// Bytes of one request head.
     pub max_header_bytes: usize,
     /// Header fields of one request.
@@ -56,6 +79,10 @@ pub struct Limits {
     pub idle_timeout: Duration,
     /// Unused connections kept per instance.
     pub idle_connections: usize,
+    /// Time in which a new instance comes to its full share of requests.
+    pub slow_start: Duration,
+    /// How long an instance's host may give no sign at all before what is open to it is given up.
+    pub vanished_after: Duration,
     /// How long running requests may take to end after shutdown was asked for.
     pub shutdown_grace: Duration,
 }
@@ -64,7 +91,16 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             max_connections: 16_384,
-            header_timeout: Duration::from_secs(60),
+            connections_per_address: 1_000,
+            connections_per_loopback: 16_384,
+            header_timeout: Duration::from_secs(10),
+            client_idle_timeout: Duration::from_secs(120),
+            client_stall_timeout: Duration::from_secs(300),
+            body_pace_bytes: 1024,
+            body_pace: Duration::from_secs(20),
+            max_body_bytes: u64::MAX,
+            max_target_bytes: 16 * 1024,
+            max_streams: 128,
             max_header_bytes: 64 * 1024,
             max_headers: 128,
             queue_length: 10_000,
@@ -75,6 +111,8 @@ impl Default for Limits {
             connect_timeout: Duration::from_secs(1),
             idle_timeout: Duration::from_secs(3),
             idle_connections: 256,
+            slow_start: Duration::from_secs(10),
+            vanished_after: Duration::from_secs(10),
             shutdown_grace: Duration::from_secs(30),
         }
     }

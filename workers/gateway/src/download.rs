@@ -15,8 +15,8 @@ use tidemill_protocol::gateway::Suspicion;
 use tokio::sync::mpsc;
 
 use crate::admission::Slot;
+use crate::conn::Conn;
 use crate::health::{Condition, put_aside};
-use crate::pool::Conn;
 use crate::upload::Upload;
 
 /// Body of any answer.
@@ -50,11 +50,11 @@ impl Hold {
     fn finish(self) {
         // An instance may answer before it has read the whole request; such a connection is not in step.
         if self.keep_alive && self.upload.is_ended() {
-            self.slot.instance().pool.put(self.conn);
+            self.conn.put_back(self.slot.instance());
         }
     }
 
-    fn cut(self, error: &hyper::Error) {
+    pub(crate) fn cut(self, error: &dyn std::fmt::Display) {
         let service = Arc::clone(self.slot.service());
         service.traffic.stream_cut();
         put_aside(
@@ -64,6 +64,13 @@ impl Hold {
             &format!("broke while answering: {error}"),
             &self.suspicions,
         );
+    }
+}
+
+impl ProxyBody {
+    /// No body.
+    pub(crate) fn empty() -> Self {
+        Self::Whole(Full::default())
     }
 }
 

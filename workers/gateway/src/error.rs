@@ -26,6 +26,16 @@ pub enum GatewayError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// The certificate or its key cannot be used.
+    #[error(
+        "cannot serve TLS with {path}: {reason} [tls_file_bad]\n  next: give a PEM certificate chain with --tls-cert and its PEM private key with --tls-key"
+    )]
+    Tls {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
 }
 
 impl GatewayError {
@@ -34,6 +44,7 @@ impl GatewayError {
         match self {
             Self::Listen { .. } => "listen_failed",
             Self::DataDir { .. } => "data_dir_failed",
+            Self::Tls { .. } => "tls_file_bad",
         }
     }
 }

@@ -5,32 +5,40 @@
 //! `Idempotency-Key`; `any`: all; `never`: none). Only the beginning of an answer ends this state, so the decision needs
 //! no buffering of answers.
 //!
+//! An instance that is found not to answer is disturbed: what it was sent and may be repeated goes elsewhere if there is
+//! an elsewhere, at most [`MAX_MOVES`] times, so that a request which merely takes long comes to rest somewhere.
+//!
 //! Invariants: each arrived request is settled exactly once, by an answer, a refusal or the client leaving; tries that
 //! broke are bounded by a count, tries that reached nobody by the time a request may wait, and both by
 //! [`MAX_TRIES`]. Rejected: retrying an instance's 503, because an application means what it says.
 
-use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use http::uri::PathAndQuery;
-use http::{HeaderMap, Method, Request, Response, Uri, Version};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 use hyper::body::Incoming;
+use hyper::upgrade::OnUpgrade;
 
 use crate::admission::{Admission, RetryPolicy, Service, Slot, Ticket};
+use crate::conn::{Conn, SendFailure};
+use crate::dial::ConnectError;
 use crate::download::{Download, Hold, ProxyBody};
 use crate::headers;
 use crate::health::{Condition, answered, put_aside};
-use crate::pool::{Conn, ConnectError};
 use crate::proxy::Proxy;
 use crate::refusal::Refusal;
+use crate::roster::Busy;
 use crate::traffic::Outcome;
-use crate::upload::Upload;
+use crate::tunnel;
+use crate::upload::{Fault, Upload};
 
 /// Tries of one request, of whatever ending.
 const MAX_TRIES: u32 = 50;
+/// Times that a request leaves an instance which only seems not to answer.
+const MAX_MOVES: u32 = 3;
 const BACKOFF_MIN: Duration = Duration::from_millis(10);
 const BACKOFF_MAX: Duration = Duration::from_millis(500);
 
@@ -39,24 +47,26 @@ const BACKOFF_MAX: Duration = Duration::from_millis(500);
 enum Ending {
     /// No connection.
     Unreachable(ConnectError),
-    /// A connection closed before the request was written.
+    /// A connection that had been used before closed before any of the request was written.
     Unsent,
+    /// A new connection did, or the instance refused the request unseen.
+    Refused,
     /// A connection that had been used before closed after the request was written.
     Stale(hyper::Error),
     /// A new connection broke after the request was written.
     Broke(hyper::Error),
     /// The instance was dropped from the routes or found unreachable.
     Moved { sent: bool },
-    /// The client broke off its body.
-    ClientBrokeOff,
+    /// The client broke off its body, or its body broke a rule.
+    Client(Fault),
 }
 
 impl Ending {
     fn sent(&self) -> bool {
         match self {
-            Self::Unreachable(_) | Self::Unsent => false,
+            Self::Unreachable(_) | Self::Unsent | Self::Refused => false,
             Self::Moved { sent } => *sent,
-            Self::Stale(_) | Self::Broke(_) | Self::ClientBrokeOff => true,
+            Self::Stale(_) | Self::Broke(_) | Self::Client(_) => true,
         }
     }
 }
@@ -90,6 +100,10 @@ struct Parts {
     headers: HeaderMap,
     upload: Upload,
     policy: RetryPolicy,
+    /// To be sent by HTTP/2.
+    shared: bool,
+    /// What the client wants to change to.
+    upgrade: Option<HeaderValue>,
 }
 
 impl Parts {
@@ -121,13 +135,13 @@ impl Parts {
     }
 }
 
-/// Forwards a request to `service`; `prefix` is the part of the path that named it.
+/// Forwards a request to `service`; the first `prefix_len` bytes of its path named it.
 pub(crate) async fn forward(
     proxy: &Proxy,
     service: Arc<Service>,
-    peer: IpAddr,
+    busy: &Arc<Busy>,
     prefix_len: usize,
-    request: Request<Incoming>,
+    mut request: Request<Incoming>,
 ) -> Response<ProxyBody> {
     let arrived = Instant::now();
     let (ticket, policy) = service.arrive(arrived);
@@ -136,10 +150,24 @@ pub(crate) async fn forward(
         arrived,
         settled: false,
     };
+    let upgrade = match request.version() {
+        Version::HTTP_11 => headers::wanted_upgrade(request.headers()),
+        _ => None,
+    };
+    let client = upgrade.as_ref().map(|_| hyper::upgrade::on(&mut request));
     let (head, body) = request.into_parts();
-    let prefix = &head.uri.path()[..prefix_len];
     let mut headers = head.headers;
-    headers::prepare_request(&mut headers, peer, prefix, &service.name);
+    let arrival = headers::Arrival {
+        peer: busy.peer().ip(),
+        secure: busy.secure(),
+        prefix: &head.uri.path()[..prefix_len],
+        authority: head.uri.authority().map(|a| a.as_str()),
+        fallback_host: &service.name,
+    };
+    headers::prepare_request(&mut headers, arrival);
+    if let Some(protocol) = &upgrade {
+        headers::set_upgrade(&mut headers, protocol.clone());
+    }
     let target = match target(&head.uri, prefix_len) {
         Ok(target) => target,
         Err(refusal) => {
@@ -147,17 +175,21 @@ pub(crate) async fn forward(
             return refusal.into_response(&headers, 0);
         }
     };
+    let shared = headers::is_grpc(&headers);
     let parts = Parts {
         method: head.method,
-        target,
+        target: if shared { absolute(target, &headers) } else { target },
         headers,
-        upload: Upload::new(body, &proxy.replay),
+        upload: Upload::new(body, &proxy.replay, &proxy.limits, shared),
         policy,
+        shared,
+        upgrade,
     };
 
     let mut waited = Duration::ZERO;
     let mut tries = 0;
     let mut broken = 0;
+    let mut moves = 0;
     let mut fresh = false;
     loop {
         let slot = match wait_for_slot(proxy, &service, ticket, &mut waited).await {
@@ -171,7 +203,7 @@ pub(crate) async fn forward(
         if tries > 1 {
             service.traffic.retried();
         }
-        let ending = match attempt(&slot, &parts, tries, fresh).await {
+        let ending = match attempt(&slot, &parts, tries, fresh, moves < MAX_MOVES).await {
             Ok(Answer {
                 response,
                 conn,
@@ -182,6 +214,10 @@ pub(crate) async fn forward(
                 } else {
                     Outcome::Ok
                 });
+                parts.upload.answer_begins();
+                if !parts.upload.is_ended() {
+                    busy.answers_early();
+                }
                 let hold = Hold {
                     conn,
                     slot,
@@ -189,7 +225,10 @@ pub(crate) async fn forward(
                     keep_alive,
                     suspicions: proxy.suspicions.clone(),
                 };
-                return response.map(|body| ProxyBody::Stream(Download::new(body, hold)));
+                return match (response.status(), client) {
+                    (StatusCode::SWITCHING_PROTOCOLS, Some(client)) => switch(proxy, busy, client, response, hold),
+                    _ => response.map(|body| ProxyBody::Stream(Download::new(body, hold))),
+                };
             }
             Err(ending) => ending,
         };
@@ -199,9 +238,13 @@ pub(crate) async fn forward(
             put_aside(&service, &instance, condition, &reason, &proxy.suspicions);
         };
         let reason = match &ending {
-            Ending::ClientBrokeOff => {
-                pending.settle(Outcome::Cancelled);
-                return Refusal::ClientBrokeOff.into_response(&parts.headers, tries);
+            Ending::Client(fault) => {
+                pending.settle(match fault {
+                    Fault::BrokenOff => Outcome::Cancelled,
+                    Fault::TooSlow | Fault::TooLarge => Outcome::Refused,
+                });
+                busy.answers_early();
+                return Refusal::body(*fault, &proxy.limits).into_response(&parts.headers, tries);
             }
             Ending::Unreachable(error) => {
                 aside(Condition::Unreachable, error.to_string());
@@ -221,7 +264,18 @@ pub(crate) async fn forward(
                 fresh = true;
                 "connection closed".to_owned()
             }
-            Ending::Moved { .. } => "it left the routes or became unreachable".to_owned(),
+            Ending::Refused => {
+                broken += 1;
+                aside(
+                    Condition::Breaking,
+                    "closed a new connection before a request was sent".to_owned(),
+                );
+                "connection closed at once".to_owned()
+            }
+            Ending::Moved { .. } => {
+                moves += u32::from(!instance.is_dropped());
+                "it left the routes or does not answer".to_owned()
+            }
         };
         drop(slot);
         let exhausted = broken >= proxy.limits.max_broken_tries || tries >= MAX_TRIES;
@@ -266,6 +320,37 @@ fn target(uri: &Uri, prefix_len: usize) -> Result<Uri, Refusal> {
     })
 }
 
+/// The target as HTTP/2 wants it, with scheme and authority.
+fn absolute(target: Uri, headers: &HeaderMap) -> Uri {
+    let host = headers.get(http::header::HOST).and_then(|host| host.to_str().ok());
+    let mut parts = target.clone().into_parts();
+    parts.scheme = Some(http::uri::Scheme::HTTP);
+    parts.authority = host.and_then(|host| host.parse().ok());
+    // An odd Host stays in its field; the instance is to judge it.
+    Uri::from_parts(parts).unwrap_or(target)
+}
+
+/// Lets both sides of a changed connection talk until one ends; the client's answer is the instance's.
+fn switch(
+    proxy: &Proxy,
+    busy: &Arc<Busy>,
+    client: OnUpgrade,
+    mut response: Response<Incoming>,
+    hold: Hold,
+) -> Response<ProxyBody> {
+    let instance = hyper::upgrade::on(&mut response);
+    let cut = proxy.cut.clone();
+    let busy = Arc::clone(busy);
+    proxy.tasks.spawn(async move {
+        tokio::select! {
+            () = tunnel::run(client, instance, hold) => {}
+            () = cut.cancelled() => {}
+        }
+        drop(busy);
+    });
+    response.map(|_| ProxyBody::empty())
+}
+
 async fn wait_for_slot(
     proxy: &Proxy,
     service: &Arc<Service>,
@@ -300,7 +385,7 @@ struct Answer {
     keep_alive: bool,
 }
 
-async fn attempt(slot: &Slot, parts: &Parts, tries: u32, fresh: bool) -> Result<Answer, Ending> {
+async fn attempt(slot: &Slot, parts: &Parts, tries: u32, fresh: bool, may_move: bool) -> Result<Answer, Ending> {
     let instance = slot.instance();
     let may_repeat = parts.resendable(true);
     let mut disturbed = pin!(instance.disturbed.notified());
@@ -308,9 +393,15 @@ async fn attempt(slot: &Slot, parts: &Parts, tries: u32, fresh: bool) -> Result<
     if instance.is_dropped() {
         return Err(Ending::Moved { sent: false });
     }
+    let connecting = async {
+        match parts.shared {
+            true => instance.mux.get().await.map(Conn::Shared),
+            false => instance.pool.get(may_repeat, fresh).await.map(Conn::Own),
+        }
+    };
     let mut conn = tokio::select! {
         biased;
-        conn = instance.pool.get(may_repeat, fresh) => conn.map_err(Ending::Unreachable)?,
+        conn = connecting => conn.map_err(Ending::Unreachable)?,
         () = disturbed.as_mut() => return Err(Ending::Moved { sent: false }),
     };
     disturbed.set(instance.disturbed.notified());
@@ -319,48 +410,58 @@ async fn attempt(slot: &Slot, parts: &Parts, tries: u32, fresh: bool) -> Result<
     let mut request = Request::new(parts.upload.next_try());
     *request.method_mut() = parts.method.clone();
     *request.uri_mut() = parts.target.clone();
-    *request.version_mut() = Version::HTTP_11;
     *request.headers_mut() = parts.headers.clone();
+    if parts.shared {
+        *request.version_mut() = Version::HTTP_2;
+        if parts.target.authority().is_some() {
+            request.headers_mut().remove(http::header::HOST);
+        }
+    }
     instance.counters.sent.fetch_add(1, Ordering::Relaxed);
 
-    let sending = conn.sender.try_send_request(request);
-    let mut sending = pin!(sending);
-    let answer = loop {
-        tokio::select! {
-            biased;
-            answer = sending.as_mut() => break answer,
-            () = disturbed.as_mut() => {
-                let elsewhere = instance.is_dropped()
-                    || (instance.health.condition() == Condition::Unreachable
-                        && slot.service().has_other(instance));
-                // Asked anew: the body may have outgrown its record meanwhile.
-                if elsewhere && parts.resendable(true) {
-                    return Err(Ending::Moved { sent: true });
+    let awaiting = instance.vigil.begin();
+    let reused_after = conn.reused_after();
+    let answer = {
+        let mut sending = pin!(conn.send(request));
+        loop {
+            tokio::select! {
+                biased;
+                answer = sending.as_mut() => break answer,
+                () = disturbed.as_mut() => {
+                    let elsewhere = instance.is_dropped()
+                        || (may_move
+                            && instance.health.condition() >= Condition::Silent
+                            && slot.service().has_other(instance));
+                    // Asked anew: the body may have outgrown its record meanwhile.
+                    if elsewhere && parts.resendable(true) {
+                        return Err(Ending::Moved { sent: true });
+                    }
+                    disturbed.set(instance.disturbed.notified());
+                    disturbed.as_mut().enable();
                 }
-                disturbed.set(instance.disturbed.notified());
-                disturbed.as_mut().enable();
             }
         }
     };
     let mut response = match answer {
         Ok(response) => response,
-        Err(mut failure) => {
-            if failure.take_message().is_some() {
-                return Err(Ending::Unsent);
+        Err(failure) => {
+            if let Some(fault) = parts.upload.fault() {
+                return Err(Ending::Client(fault));
             }
-            if parts.upload.is_failed() {
-                return Err(Ending::ClientBrokeOff);
-            }
-            let error = failure.into_error();
-            return Err(match conn.reused_after {
-                Some(unused) => {
-                    instance.pool.went_stale(unused);
+            return Err(match (failure, reused_after) {
+                (SendFailure::Unsent, Some(_)) => Ending::Unsent,
+                (SendFailure::Unsent, None) => Ending::Refused,
+                (SendFailure::Sent(error), Some(unused)) => {
+                    if let Conn::Own(_) = conn {
+                        instance.pool.went_stale(unused);
+                    }
                     Ending::Stale(error)
                 }
-                None => Ending::Broke(error),
+                (SendFailure::Sent(error), None) => Ending::Broke(error),
             });
         }
     };
+    awaiting.answered(&slot.service().reactions);
     if response.status().is_server_error() {
         instance.counters.errors.fetch_add(1, Ordering::Relaxed);
     } else {
@@ -369,6 +470,9 @@ async fn attempt(slot: &Slot, parts: &Parts, tries: u32, fresh: bool) -> Result<
     answered(slot.service(), instance);
     let version = response.version();
     let keep_alive = headers::prepare_response(response.headers_mut(), version, &instance.header, tries);
+    if let (StatusCode::SWITCHING_PROTOCOLS, Some(protocol)) = (response.status(), &parts.upgrade) {
+        headers::set_upgrade(response.headers_mut(), protocol.clone());
+    }
     *response.version_mut() = Version::HTTP_11;
     Ok(Answer {
         response,

@@ -6,8 +6,8 @@
 use std::net::IpAddr;
 
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, TE, TRAILER, TRANSFER_ENCODING,
-    UPGRADE,
+    CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, TE,
+    TRANSFER_ENCODING, UPGRADE,
 };
 
 /// Which instance answered.
@@ -22,12 +22,12 @@ const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const FORWARDED_PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix");
 
-const HOP_BY_HOP: [HeaderName; 6] = [
+// `Trailer` stays: it announces fields of the message, and without it they are not passed on.
+const HOP_BY_HOP: [HeaderName; 5] = [
     CONNECTION,
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
     TRANSFER_ENCODING,
-    TRAILER,
     UPGRADE,
 ];
 
@@ -55,8 +55,22 @@ fn strip_hop(headers: &mut HeaderMap) {
     }
 }
 
+/// How a request came in.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Arrival<'a> {
+    pub(crate) peer: IpAddr,
+    /// Over TLS.
+    pub(crate) secure: bool,
+    /// Part of the path that named the service.
+    pub(crate) prefix: &'a str,
+    /// `:authority` of HTTP/2, or of an absolute target.
+    pub(crate) authority: Option<&'a str>,
+    /// For a request that names no host, as HTTP/1.0 allows.
+    pub(crate) fallback_host: &'a str,
+}
+
 /// Makes a client's header fields those of the request to an instance.
-pub(crate) fn prepare_request(headers: &mut HeaderMap, peer: IpAddr, prefix: &str, fallback_host: &str) {
+pub(crate) fn prepare_request(headers: &mut HeaderMap, arrival: Arrival<'_>) {
     let trailers_welcome = headers
         .get(TE)
         .is_some_and(|te| te.as_bytes().eq_ignore_ascii_case(b"trailers"));
@@ -67,26 +81,69 @@ pub(crate) fn prepare_request(headers: &mut HeaderMap, peer: IpAddr, prefix: &st
     if trailers_welcome {
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }
-    append_forwarded_for(headers, peer);
+    append_forwarded_for(headers, arrival.peer);
     if !headers.contains_key(FORWARDED_PROTO) {
-        headers.insert(FORWARDED_PROTO, HeaderValue::from_static("http"));
+        let proto = if arrival.secure { "https" } else { "http" };
+        headers.insert(FORWARDED_PROTO, HeaderValue::from_static(proto));
     }
     match headers.get(HOST).cloned() {
         Some(host) => {
             headers.entry(FORWARDED_HOST).or_insert(host);
         }
-        // An HTTP/1.0 client; HTTP/1.1 needs one.
         None => {
-            if let Ok(host) = HeaderValue::from_str(fallback_host) {
+            let host = arrival.authority.unwrap_or(arrival.fallback_host);
+            if let Ok(host) = HeaderValue::from_str(host) {
+                if arrival.authority.is_some() {
+                    headers.entry(FORWARDED_HOST).or_insert(host.clone());
+                }
                 headers.insert(HOST, host);
             }
         }
     }
-    if !prefix.is_empty()
-        && let Ok(prefix) = HeaderValue::from_str(prefix)
+    if !arrival.prefix.is_empty()
+        && let Ok(prefix) = HeaderValue::from_str(arrival.prefix)
     {
         headers.insert(FORWARDED_PREFIX, prefix);
     }
+    join_cookies(headers);
+}
+
+/// HTTP/2 may split the cookies into several fields, which HTTP/1.1 forbids (RFC 9113 §8.2.3).
+fn join_cookies(headers: &mut HeaderMap) {
+    let mut all = headers.get_all(COOKIE).iter();
+    let (Some(first), Some(second)) = (all.next(), all.next()) else {
+        return;
+    };
+    let mut joined = first.as_bytes().to_vec();
+    for more in std::iter::once(second).chain(all) {
+        joined.extend_from_slice(b"; ");
+        joined.extend_from_slice(more.as_bytes());
+    }
+    if let Ok(joined) = HeaderValue::from_bytes(&joined) {
+        headers.insert(COOKIE, joined);
+    }
+}
+
+/// Whether a message speaks gRPC.
+pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
+    headers
+        .get(CONTENT_TYPE)
+        .is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
+}
+
+/// What a client wants to change to (`Connection: upgrade`). `h2c` may be ignored (RFC 9110 §7.8), and clients that
+/// ask for it expect that.
+pub(crate) fn wanted_upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
+    let to = headers.get(UPGRADE)?;
+    let asked = headers.get(CONNECTION)?.to_str().ok()?;
+    let asked = asked.split(',').any(|t| t.trim().eq_ignore_ascii_case("upgrade"));
+    (asked && !to.as_bytes().eq_ignore_ascii_case(b"h2c")).then(|| to.clone())
+}
+
+/// Says on one hop that the connection is to change, or changes, to `protocol`.
+pub(crate) fn set_upgrade(headers: &mut HeaderMap, protocol: HeaderValue) {
+    headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    headers.insert(UPGRADE, protocol);
 }
 
 fn append_forwarded_for(headers: &mut HeaderMap, peer: IpAddr) {
@@ -134,6 +191,46 @@ mod tests {
             .collect()
     }
 
+    fn arrival() -> Arrival<'static> {
+        Arrival {
+            peer: "192.0.2.7".parse().unwrap(),
+            secure: false,
+            prefix: "/chat",
+            authority: None,
+            fallback_host: "chat",
+        }
+    }
+
+    #[test]
+    fn http_2_fields_become_those_of_http_1() {
+        let mut headers = map(&[("cookie", "a=1")]);
+        headers.append(COOKIE, HeaderValue::from_static("b=2"));
+        headers.append(COOKIE, HeaderValue::from_static("c=3"));
+        let secure = Arrival {
+            secure: true,
+            authority: Some("chat.example.com"),
+            ..arrival()
+        };
+        prepare_request(&mut headers, secure);
+        assert_eq!(headers.get_all(COOKIE).iter().count(), 1);
+        assert_eq!(headers[COOKIE], "a=1; b=2; c=3");
+        assert_eq!(headers[HOST], "chat.example.com");
+        assert_eq!(headers[FORWARDED_HOST], "chat.example.com");
+        assert_eq!(headers[FORWARDED_PROTO], "https");
+    }
+
+    #[test]
+    fn only_a_full_request_for_another_protocol_is_one() {
+        let asked = |fields: &[(&'static str, &'static str)]| wanted_upgrade(&map(fields)).is_some();
+        assert!(asked(&[
+            ("connection", "keep-alive, Upgrade"),
+            ("upgrade", "websocket")
+        ]));
+        assert!(!asked(&[("connection", "upgrade, http2-settings"), ("upgrade", "h2c")]));
+        assert!(!asked(&[("connection", "keep-alive"), ("upgrade", "websocket")]));
+        assert!(!asked(&[("connection", "upgrade")]));
+    }
+
     #[test]
     fn hop_by_hop_fields_stay_and_the_chain_grows() {
         let mut headers = map(&[
@@ -148,7 +245,7 @@ mod tests {
             ("x-forwarded-for", "10.0.0.1"),
             ("accept", "*/*"),
         ]);
-        prepare_request(&mut headers, "192.0.2.7".parse().unwrap(), "/chat", "h:1");
+        prepare_request(&mut headers, arrival());
         let mut left: Vec<_> = headers
             .iter()
             .map(|(k, v)| format!("{k}: {}", v.to_str().unwrap()))

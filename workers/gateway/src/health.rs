@@ -1,9 +1,10 @@
 //! Which instances are given requests: passive signs put one aside, a probe brings it back.
 //!
-//! A connection refused or not accepted in time makes an instance [`Condition::Unreachable`]; a connection that broke
-//! before the answer, or within it, makes it [`Condition::Breaking`]. Either way it is set aside for 100 ms, doubling
-//! up to 5 s with each further failure, then a TCP connect is tried; an answer clears the count. An application error
-//! (5xx) is an answer and no reason to set anything aside.
+//! A connection refused or not accepted in time makes an instance [`Condition::Unreachable`]; one that gives no byte
+//! where it should ([`crate::watch`]) is [`Condition::Silent`]; a connection that broke before the answer, or within
+//! it, makes it [`Condition::Breaking`]. Either way it is set aside for 100 ms, doubling up to 5 s with each further
+//! failure, then a TCP connect is tried, or a question asked of a silent one; an answer clears the count. An
+//! application error (5xx) is an answer and no reason to set anything aside.
 //!
 //! Invariants: at most one probe per instance runs, and one runs as long as an instance is set aside; the count grows
 //! once per time set aside, not once per request that noticed. Each time set aside is reported to the door once.
@@ -17,6 +18,7 @@ use tokio::sync::mpsc;
 
 use crate::admission::Service;
 use crate::instance::Instance;
+use crate::watch::{Checked, check};
 
 const ASIDE_MIN: Duration = Duration::from_millis(100);
 const ASIDE_MAX: Duration = Duration::from_secs(5);
@@ -24,15 +26,17 @@ const ASIDE_MAX: Duration = Duration::from_secs(5);
 const ASIDE_MAX_WANTED: Duration = Duration::from_millis(500);
 
 /// What is thought of an instance.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum Condition {
     /// Nothing speaks against it.
     Good = 0,
     /// It accepts connections and broke one.
     Breaking = 1,
+    /// It accepts connections and answers nothing.
+    Silent = 2,
     /// It does not accept connections.
-    Unreachable = 2,
+    Unreachable = 3,
 }
 
 /// The health of one instance.
@@ -55,6 +59,7 @@ impl Health {
         match self.condition.load(Ordering::Acquire) {
             0 => Condition::Good,
             1 => Condition::Breaking,
+            2 => Condition::Silent,
             _ => Condition::Unreachable,
         }
     }
@@ -79,7 +84,7 @@ pub(crate) fn put_aside(
     let (news, start_probe) = {
         let mut probing = instance.health.lock();
         let before = instance.health.condition();
-        if before as u8 >= found as u8 {
+        if before >= found {
             return;
         }
         let news = before == Condition::Good;
@@ -89,8 +94,8 @@ pub(crate) fn put_aside(
         instance.health.set(found);
         (news, !std::mem::replace(&mut *probing, true))
     };
-    if found == Condition::Unreachable {
-        instance.pool.clear();
+    if found >= Condition::Silent {
+        instance.close_unused();
         instance.disturbed.notify_waiters();
     }
     if news {
@@ -106,7 +111,7 @@ pub(crate) fn put_aside(
     }
 }
 
-/// The instance answered: the count starts anew, and what was only breaking is good again. An answer on an old
+/// The instance answered: the count starts anew, and what was only breaking or silent is good again. An answer on an old
 /// connection does not show that new ones are accepted.
 pub(crate) fn answered(service: &Arc<Service>, instance: &Arc<Instance>) {
     let health = &instance.health;
@@ -120,7 +125,7 @@ pub(crate) fn answered(service: &Arc<Service>, instance: &Arc<Instance>) {
             before => {
                 health.failures.store(0, Ordering::Relaxed);
                 health.set(Condition::Good);
-                before == Condition::Breaking
+                before != Condition::Good
             }
         }
     };
@@ -142,16 +147,27 @@ async fn probe(service: Arc<Service>, instance: Arc<Instance>) {
         if instance.is_dropped() {
             return;
         }
-        let reached = instance.pool.reachable().await;
+        let reached = match instance.health.condition() {
+            Condition::Silent => check(&instance).await,
+            _ => match instance.line.dial().await {
+                Ok(_) => Checked::Answered,
+                Err(error) => Checked::Unreachable(error),
+            },
+        };
         let mut probing = instance.health.lock();
-        if instance.health.condition() == Condition::Good || reached {
-            *probing = false;
-            instance.health.set(Condition::Good);
-            break;
-        }
+        let worse = match (instance.health.condition(), reached) {
+            (Condition::Good, _) | (_, Checked::Answered) => {
+                *probing = false;
+                instance.health.set(Condition::Good);
+                break;
+            }
+            (_, Checked::Silent) => Condition::Silent,
+            (_, Checked::Unreachable(_)) => Condition::Unreachable,
+        };
         instance.health.failures.fetch_add(1, Ordering::Relaxed);
-        instance.health.set(Condition::Unreachable);
+        instance.health.set(worse);
     }
+    instance.warm_again();
     tracing::info!(instance = %instance.id, service = %service.name, "instance back in use");
     service.wake();
 }

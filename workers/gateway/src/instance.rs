@@ -2,17 +2,28 @@
 //!
 //! Identity is (instance id, endpoint): a snapshot that names both again finds the same counters, connections and
 //! health. An instance that no longer appears is *dropped*: what was in flight on it holds it alive until it ends.
+//!
+//! A new instance is *warmed*: over the first seconds it is chosen less often than its load allows, until its caches are
+//! filled. An instance set aside and back is warmed again.
 
-use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use http::HeaderValue;
 use tidemill_protocol::gateway::{InstanceTraffic, RouteInstance};
 use tokio::sync::Notify;
 
 use crate::config::Limits;
+use crate::dial::dialer;
 use crate::health::Health;
+use crate::line::Line;
+use crate::mux::Mux;
 use crate::pool::Pool;
+use crate::watch::Vigil;
+
+/// Share of its full weight that an instance begins with.
+const COLD: f64 = 0.1;
 
 /// An instance this gateway can connect to.
 #[derive(Debug)]
@@ -22,14 +33,21 @@ pub(crate) struct Instance {
     pub(crate) header: HeaderValue,
     /// `HOST:PORT`.
     pub(crate) endpoint: Box<str>,
+    pub(crate) line: Arc<Line>,
     pub(crate) pool: Pool,
+    pub(crate) mux: Mux,
     pub(crate) health: Health,
-    /// Tells running tries to look again: dropped from the routes, or found unreachable.
+    pub(crate) vigil: Vigil,
+    /// Tells running tries to look again: dropped from the routes, found not to answer, or another one came up.
     pub(crate) disturbed: Notify,
     pub(crate) counters: Counters,
     /// Changed only under its service's admission lock.
     in_flight: AtomicU32,
     dropped: AtomicBool,
+    draining: AtomicBool,
+    born: Instant,
+    /// Milliseconds after `born` from which it is warmed.
+    warmed_from_ms: AtomicU64,
 }
 
 /// Counts of the current second.
@@ -42,20 +60,25 @@ pub(crate) struct Counters {
 }
 
 impl Instance {
-    /// `None` if the instance has no endpoint to connect to, or an id that cannot stand in a header.
+    /// `None` if this gateway has no way to reach it, or its id cannot stand in a header.
     pub(crate) fn new(route: &RouteInstance, limits: &Limits) -> Option<Self> {
-        let endpoint = route.endpoint.as_deref()?;
-        let address: Option<SocketAddr> = endpoint.parse().ok();
+        let line = Arc::new(Line::new(dialer(route)?, limits.connect_timeout));
         Some(Self {
             id: route.instance.as_str().into(),
             header: HeaderValue::from_str(&route.instance).ok()?,
-            endpoint: endpoint.into(),
-            pool: Pool::new(endpoint, address, limits),
+            endpoint: route.endpoint.as_deref().unwrap_or_default().into(),
+            pool: Pool::new(&line, limits),
+            mux: Mux::new(&line),
+            line,
             health: Health::default(),
+            vigil: Vigil::default(),
             disturbed: Notify::new(),
             counters: Counters::default(),
             in_flight: AtomicU32::new(0),
             dropped: AtomicBool::new(false),
+            draining: AtomicBool::new(false),
+            born: Instant::now(),
+            warmed_from_ms: AtomicU64::new(0),
         })
     }
 
@@ -75,16 +98,51 @@ impl Instance {
         debug_assert!(before > 0, "a slot was given back twice");
     }
 
+    /// Share of its full weight, after `warm_up` the whole.
+    pub(crate) fn warmth(&self, warm_up: Duration) -> f64 {
+        let from = Duration::from_millis(self.warmed_from_ms.load(Ordering::Relaxed));
+        let warm = self.born.elapsed().saturating_sub(from);
+        match warm < warm_up {
+            true => COLD.max(warm.as_secs_f64() / warm_up.as_secs_f64()),
+            false => 1.0,
+        }
+    }
+
+    /// It was set aside and is back.
+    pub(crate) fn warm_again(&self) {
+        let age = self.born.elapsed().as_millis() as u64;
+        self.warmed_from_ms.store(age, Ordering::Relaxed);
+    }
+
+    /// The routes say whether it takes new requests. One that does not is left with no unused connection.
+    pub(crate) fn set_draining(&self, draining: bool) {
+        self.draining.store(draining, Ordering::Release);
+        if draining {
+            self.close_unused();
+        }
+    }
+
     /// No route names it any more. Its idle connections close and its tries look again.
     pub(crate) fn drop_from_routes(&self) {
         self.dropped.store(true, Ordering::Release);
-        self.pool.clear();
+        self.close_unused();
         self.disturbed.notify_waiters();
     }
 
     /// Whether routes stopped naming it.
     pub(crate) fn is_dropped(&self) -> bool {
         self.dropped.load(Ordering::Acquire)
+    }
+
+    /// Whether it is given no more requests, by the routes.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.is_dropped() || self.draining.load(Ordering::Acquire)
+    }
+
+    /// Closes all connections that carry no request.
+    pub(crate) fn close_unused(&self) {
+        self.pool.clear();
+        self.mux.clear();
     }
 
     /// Closes the second: counts since the last call.

@@ -12,23 +12,33 @@
 //! hides which connection a request went over, and with that whether a byte was sent and which instance is to blame.
 
 mod admission;
+mod client;
 mod config;
+mod conn;
 mod control;
+mod dial;
 mod download;
 mod error;
 mod forward;
 mod headers;
 mod health;
 mod instance;
+mod line;
+mod mux;
 mod pool;
 mod proxy;
 mod refusal;
 mod report;
+mod roster;
 mod server;
 mod store;
 mod table;
+mod tls;
 mod traffic;
+mod tunnel;
 mod upload;
+mod watch;
+mod wire;
 
 #[cfg(test)]
 mod tests;
@@ -36,3 +46,4 @@ mod tests;
 pub use config::{GatewayConfig, Limits};
 pub use error::GatewayError;
 pub use server::Gateway;
+pub use tls::TlsFiles;

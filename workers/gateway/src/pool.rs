@@ -1,4 +1,4 @@
-//! Connections to one instance.
+//! HTTP/1.1 connections to one instance.
 //!
 //! Requests go over the connection used last; unused ones close after a while. A server may close an unused connection
 //! at the very moment a request goes out on it. A retry hides that, but a request that must not be sent twice has no
@@ -10,59 +10,46 @@
 //! connection dropped outside the pool is closed at once, which is how a cancel reaches the instance.
 
 use std::collections::VecDeque;
-use std::io;
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use http::{Request, Response};
+use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
 use tokio::task::AbortHandle;
 
 use crate::config::Limits;
+use crate::conn::SendFailure;
+use crate::dial::ConnectError;
+use crate::line::Line;
 use crate::upload::UploadBody;
+use crate::wire::Meter;
 
-/// Silent peers (power loss, cut cable) are noticed after about these times rather than after TCP's quarter of an hour.
-const KEEPALIVE_TIME: Duration = Duration::from_secs(5);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(3);
-const KEEPALIVE_RETRIES: u32 = 3;
 /// Assumed until seen otherwise: shorter than any common server's keep-alive.
 const SHORTEST_IDLE_ASSUMED: Duration = Duration::from_secs(2);
 
 /// Below this, half the time until an instance closes is less than a busy machine may take to send a request.
 const SHORTEST_IDLE_TRUSTED: Duration = Duration::from_millis(250);
 
-/// Why an instance could not be connected to.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ConnectError {
-    #[error("connection refused or failed: {0}")]
-    Io(#[from] io::Error),
-    #[error("connection not accepted within {0:?}")]
-    Timeout(Duration),
-    #[error("connection closed at once: {0}")]
-    Handshake(#[from] hyper::Error),
-}
-
 /// Unused connections to one instance, and how to make more.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    endpoint: Box<str>,
-    address: Option<SocketAddr>,
-    connect_timeout: Duration,
+    line: Arc<Line>,
     idle_timeout: Duration,
     idle_connections: usize,
     /// Most recently used last.
-    idle: Mutex<VecDeque<(Instant, Conn)>>,
+    idle: Mutex<VecDeque<(Instant, OwnConn)>>,
     /// Shortest time in microseconds after which the instance closed an unused connection.
     shortest_idle_us: Arc<AtomicU64>,
 }
 
 /// A connection in use, or unused in the pool. Dropping it closes it.
 #[derive(Debug)]
-pub(crate) struct Conn {
-    pub(crate) sender: SendRequest<UploadBody>,
+pub(crate) struct OwnConn {
+    sender: SendRequest<UploadBody>,
+    meter: Arc<Meter>,
     /// How long it was unused before this request. `None`: it is new.
     pub(crate) reused_after: Option<Duration>,
     driver: AbortHandle,
@@ -71,18 +58,31 @@ pub(crate) struct Conn {
     born: Instant,
 }
 
-impl Drop for Conn {
+impl Drop for OwnConn {
     fn drop(&mut self) {
         self.driver.abort();
     }
 }
 
+impl OwnConn {
+    /// Sends a request and waits for the beginning of its answer.
+    pub(crate) async fn send(&mut self, request: Request<UploadBody>) -> Result<Response<Incoming>, SendFailure> {
+        let before = self.meter.written();
+        match self.sender.try_send_request(request).await {
+            Ok(response) => Ok(response),
+            Err(mut failure) => Err(if failure.take_message().is_some() || self.meter.written() == before {
+                SendFailure::Unsent
+            } else {
+                SendFailure::Sent(failure.into_error())
+            }),
+        }
+    }
+}
+
 impl Pool {
-    pub(crate) fn new(endpoint: &str, address: Option<SocketAddr>, limits: &Limits) -> Self {
+    pub(crate) fn new(line: &Arc<Line>, limits: &Limits) -> Self {
         Self {
-            endpoint: endpoint.into(),
-            address,
-            connect_timeout: limits.connect_timeout,
+            line: Arc::clone(line),
             idle_timeout: limits.idle_timeout,
             idle_connections: limits.idle_connections,
             idle: Mutex::default(),
@@ -90,12 +90,12 @@ impl Pool {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<(Instant, Conn)>> {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<(Instant, OwnConn)>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A connection ready for a request. `resendable`: a connection that turns out closed costs only another try.
-    pub(crate) async fn get(&self, resendable: bool, fresh: bool) -> Result<Conn, ConnectError> {
+    pub(crate) async fn get(&self, resendable: bool, fresh: bool) -> Result<OwnConn, ConnectError> {
         if !fresh {
             let trusted = if resendable {
                 self.idle_timeout
@@ -116,7 +116,7 @@ impl Pool {
         self.connect().await
     }
 
-    fn pop(&self, trusted: Duration) -> Option<Conn> {
+    fn pop(&self, trusted: Duration) -> Option<OwnConn> {
         let mut idle = self.lock();
         // The last one was used most recently: if it is too old, so are all.
         let unused = idle.back()?.0.elapsed();
@@ -130,7 +130,7 @@ impl Pool {
     }
 
     /// Puts a connection back whose request and answer are both complete.
-    pub(crate) fn put(&self, conn: Conn) {
+    pub(crate) fn put(&self, conn: OwnConn) {
         if conn.sender.is_closed() {
             return;
         }
@@ -170,35 +170,20 @@ impl Pool {
         drop(all);
     }
 
-    /// Whether the instance accepts a TCP connection.
-    pub(crate) async fn reachable(&self) -> bool {
-        self.dial().await.is_ok()
-    }
-
-    async fn dial(&self) -> Result<TcpStream, ConnectError> {
-        let connecting = async {
-            match self.address {
-                Some(address) => TcpStream::connect(address).await,
-                None => TcpStream::connect(&*self.endpoint).await,
-            }
-        };
-        match tokio::time::timeout(self.connect_timeout, connecting).await {
-            Ok(stream) => Ok(stream?),
-            Err(_) => Err(ConnectError::Timeout(self.connect_timeout)),
-        }
-    }
-
-    async fn connect(&self) -> Result<Conn, ConnectError> {
-        let stream = self.dial().await?;
-        tune(&stream)?;
-        let (sender, connection) = http1::Builder::new().handshake(TokioIo::new(stream)).await?;
+    async fn connect(&self) -> Result<OwnConn, ConnectError> {
+        let (wire, meter) = self.line.open().await?;
+        let (sender, connection) = http1::Builder::new().handshake(TokioIo::new(wire)).await?;
         let born = Instant::now();
         let idle_since_us = Arc::new(AtomicU64::new(0));
         let driver = tokio::spawn({
             let idle_since = Arc::clone(&idle_since_us);
             let shortest = Arc::clone(&self.shortest_idle_us);
+            let line = Arc::clone(&self.line);
             async move {
-                let _ = connection.await;
+                tokio::select! {
+                    _ = connection.with_upgrades() => {}
+                    () = line.cut.notified() => return,
+                }
                 let since = idle_since.load(Ordering::Relaxed);
                 if since != 0 {
                     let idle = (born.elapsed().as_micros() as u64).saturating_sub(since);
@@ -206,26 +191,13 @@ impl Pool {
                 }
             }
         });
-        Ok(Conn {
+        Ok(OwnConn {
             sender,
+            meter,
             reused_after: None,
             driver: driver.abort_handle(),
             idle_since_us,
             born,
         })
     }
-}
-
-/// No delay for small frames; dead peers noticed. `TCP_USER_TIMEOUT` would notice them with data under way too, but on
-/// Linux it also cuts a live peer that does not read for that long, and backpressure is not death.
-pub(crate) fn tune(stream: &TcpStream) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    let socket = socket2::SockRef::from(stream);
-    socket.set_tcp_keepalive(
-        &socket2::TcpKeepalive::new()
-            .with_time(KEEPALIVE_TIME)
-            .with_interval(KEEPALIVE_INTERVAL)
-            .with_retries(KEEPALIVE_RETRIES),
-    )?;
-    Ok(())
 }

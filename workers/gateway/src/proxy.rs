@@ -1,22 +1,24 @@
 //! What all connections of a gateway share, and where each request enters.
 
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use bytes::Bytes;
-use http::header::{CONNECTION, HOST, UPGRADE};
+use http::header::HOST;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use tidemill_protocol::gateway::{Routes, Suspicion};
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::config::Limits;
 use crate::download::ProxyBody;
 use crate::forward::forward;
 use crate::refusal::Refusal;
 use crate::report::Reporter;
+use crate::roster::Busy;
 use crate::table::{Routed, Router};
 use crate::upload::ReplayBudget;
 
@@ -34,6 +36,10 @@ pub(crate) struct Proxy {
     pub(crate) limits: Limits,
     pub(crate) replay: Arc<ReplayBudget>,
     pub(crate) suspicions: mpsc::Sender<Suspicion>,
+    /// Whatever serves a client: connections, and what they changed to.
+    pub(crate) tasks: TaskTracker,
+    /// Ends all of them at once.
+    pub(crate) cut: CancellationToken,
     reporter: Mutex<Reporter>,
 }
 
@@ -45,6 +51,8 @@ impl Proxy {
             replay: Arc::new(ReplayBudget::new(limits.replay_bytes, limits.replay_total_bytes)),
             limits,
             suspicions,
+            tasks: TaskTracker::new(),
+            cut: CancellationToken::new(),
             reporter: Mutex::default(),
         };
         (proxy, receiver)
@@ -65,6 +73,7 @@ impl Proxy {
         for service in table.services() {
             for instance in service.instances() {
                 instance.pool.expire();
+                instance.mux.expire();
             }
         }
         self.with_reporter(|reporter| reporter.close_second(table.services(), now));
@@ -75,30 +84,41 @@ impl Proxy {
     }
 
     /// Answers one request.
-    pub(crate) async fn handle(&self, peer: SocketAddr, request: Request<Incoming>) -> Response<ProxyBody> {
+    pub(crate) async fn handle(&self, busy: &Arc<Busy>, request: Request<Incoming>) -> Response<ProxyBody> {
         let headers = request.headers();
+        let refuse = |refusal: Refusal| {
+            if !request.body().is_end_stream() {
+                busy.answers_early();
+            }
+            refusal.into_response(headers, 0)
+        };
         if request.method() == Method::CONNECT {
-            return Refusal::MethodNotSupported.into_response(headers, 0);
+            return refuse(Refusal::MethodNotSupported);
+        }
+        let target = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
+        if target > self.limits.max_target_bytes {
+            let limit = self.limits.max_target_bytes;
+            return refuse(Refusal::TargetTooLong { limit });
+        }
+        if request.body().size_hint().lower() > self.limits.max_body_bytes {
+            let limit = self.limits.max_body_bytes;
+            return refuse(Refusal::BodyTooLarge { limit });
         }
         let host = match headers.get(HOST) {
             Some(host) => host.to_str().ok(),
-            None => request.uri().host(),
+            None => request.uri().authority().map(|authority| authority.as_str()),
         };
         let path = request.uri().path();
         let table = self.router.current();
         let Some((service, prefix_len)) = table.resolve(host, path) else {
             return self.own(path).unwrap_or_else(|| {
                 let path = path.chars().take(200).collect();
-                Refusal::NoSuchService { path }.into_response(headers, 0)
+                refuse(Refusal::NoSuchService { path })
             });
         };
-        if is_upgrade(&request) {
-            let what = "a protocol upgrade (such as WebSocket)";
-            return Refusal::NotYet { what }.into_response(headers, 0);
-        }
         let service = Arc::clone(service);
         drop(table);
-        forward(self, service, peer.ip(), prefix_len, request).await
+        forward(self, service, busy, prefix_len, request).await
     }
 
     /// The gateway's own pages.
@@ -119,18 +139,4 @@ impl Proxy {
         *response.status_mut() = status;
         Some(response)
     }
-}
-
-fn is_upgrade(request: &Request<Incoming>) -> bool {
-    let headers = request.headers();
-    // `Upgrade: h2c` may be ignored (RFC 9110 §7.8), and clients that send it expect that.
-    headers
-        .get(UPGRADE)
-        .is_some_and(|to| !to.as_bytes().eq_ignore_ascii_case(b"h2c"))
-        && headers.get(CONNECTION).is_some_and(|c| {
-            let value = c.to_str().unwrap_or_default();
-            value
-                .split(',')
-                .any(|token| token.trim().eq_ignore_ascii_case("upgrade"))
-        })
 }

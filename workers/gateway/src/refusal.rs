@@ -9,8 +9,10 @@ use http_body_util::Full;
 use tidemill_protocol::Problem;
 
 use crate::admission::{Service, Shortage};
+use crate::config::Limits;
 use crate::download::ProxyBody;
 use crate::headers::{ATTEMPTS, TRACEPARENT};
+use crate::upload::Fault;
 
 /// Why the gateway answers instead of an instance.
 #[derive(Debug)]
@@ -40,11 +42,18 @@ pub(crate) enum Refusal {
         why_final: &'static str,
     },
     ClientBrokeOff,
+    BodyTooSlow {
+        bytes: u64,
+        time: Duration,
+    },
+    BodyTooLarge {
+        limit: u64,
+    },
+    TargetTooLong {
+        limit: usize,
+    },
     BadRequest {
         reason: String,
-    },
-    NotYet {
-        what: &'static str,
     },
     MethodNotSupported,
 }
@@ -74,6 +83,20 @@ impl Refusal {
         Self::QueueFull {
             service: label(service),
             queued: service.queued(),
+        }
+    }
+
+    /// What the client did wrong with its body.
+    pub(crate) fn body(fault: Fault, limits: &Limits) -> Self {
+        match fault {
+            Fault::BrokenOff => Self::ClientBrokeOff,
+            Fault::TooSlow => Self::BodyTooSlow {
+                bytes: limits.body_pace_bytes,
+                time: limits.body_pace,
+            },
+            Fault::TooLarge => Self::BodyTooLarge {
+                limit: limits.max_body_bytes,
+            },
         }
     }
 
@@ -144,13 +167,28 @@ impl Refusal {
                 "the request's body ended before its end",
                 "send the whole body",
             ),
-            Self::BadRequest { reason } => Problem::new(400, "bad_request", reason.clone(), "correct the request line"),
-            Self::NotYet { what } => Problem::new(
-                501,
-                "not_yet",
-                format!("{what} through the gateway is not supported yet"),
-                "use plain HTTP/1.1 requests; answers may stream",
+            Self::BodyTooSlow { bytes, time } => Problem::new(
+                408,
+                "body_too_slow",
+                format!(
+                    "less than {bytes} bytes of the request's body came within {} s",
+                    time.as_secs_f32()
+                ),
+                "send the body without pauses",
             ),
+            Self::BodyTooLarge { limit } => Problem::new(
+                413,
+                "body_too_large",
+                format!("the request's body is larger than {limit} bytes"),
+                "send less at a time; the operator may raise the gateway's --max-body",
+            ),
+            Self::TargetTooLong { limit } => Problem::new(
+                414,
+                "target_too_long",
+                format!("the request's target is longer than {limit} bytes"),
+                "send long parameters in a body",
+            ),
+            Self::BadRequest { reason } => Problem::new(400, "bad_request", reason.clone(), "correct the request line"),
             Self::MethodNotSupported => Problem::new(
                 405,
                 "method_not_supported",
@@ -188,7 +226,7 @@ fn label(service: &Service) -> String {
 
 fn describe(s: &Shortage) -> String {
     if s.in_rotation > 0 && s.set_aside == s.in_rotation {
-        return format!("all {} in rotation do not accept connections", s.in_rotation);
+        return format!("all {} in rotation do not answer", s.in_rotation);
     }
     if s.in_rotation > 0 {
         let busy = s.in_rotation - s.set_aside;

@@ -7,31 +7,33 @@
 //! [`Limits::max_connections`]: crate::Limits::max_connections
 //! [`Limits::shutdown_grace`]: crate::Limits::shutdown_grace
 
-use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
 use tidemill_protocol::gateway::Suspicion;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
+use crate::client::{Protocols, Stream, serve};
 use crate::config::GatewayConfig;
 use crate::control::Control;
+use crate::dial::tune;
 use crate::error::GatewayError;
-use crate::pool::tune;
 use crate::proxy::Proxy;
+use crate::roster::{Roster, Seat};
 use crate::store;
+use crate::tls::Tls;
+use crate::watch as vigil;
 
-/// Bytes read ahead of what is passed on, per connection.
-const READ_BUFFER: usize = 128 * 1024;
+/// How often connections are looked at that take too long.
+const SWEEP: Duration = Duration::from_secs(1);
+/// Told to a client whose address has too many connections, without a look at what it wants.
+const TOO_MANY: &[u8] =
+    b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 1\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
 /// Pauses after a failed accept, as when the process is out of file descriptors.
 const ACCEPT_PAUSE_MIN: Duration = Duration::from_millis(10);
 const ACCEPT_PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -43,6 +45,7 @@ pub struct Gateway {
     listener: TcpListener,
     local_addr: SocketAddr,
     pub(crate) proxy: Arc<Proxy>,
+    tls: Option<Arc<Tls>>,
     suspicions: mpsc::Receiver<Suspicion>,
 }
 
@@ -51,13 +54,14 @@ impl Gateway {
     ///
     /// # Errors
     ///
-    /// When the data directory cannot be made or the address cannot be bound. Routes on disk that cannot be read are
+    /// When the data directory cannot be made, the address cannot be bound, or certificate and key cannot serve. Routes on disk that cannot be read are
     /// logged and are no error: a door will send new ones.
     pub async fn bind(config: GatewayConfig) -> Result<Self, GatewayError> {
         std::fs::create_dir_all(&config.data_dir).map_err(|source| GatewayError::DataDir {
             path: config.data_dir.clone(),
             source,
         })?;
+        let tls = config.tls.clone().map(Tls::load).transpose()?.map(Arc::new);
         let listen_failed = |source| GatewayError::Listen {
             address: config.listen,
             source,
@@ -78,6 +82,7 @@ impl Gateway {
             listener,
             local_addr,
             proxy: Arc::new(proxy),
+            tls,
             suspicions,
         })
     }
@@ -89,10 +94,10 @@ impl Gateway {
 
     /// The URL under which clients reach this gateway: the configured one, or the bound address.
     pub fn url(&self) -> String {
-        self.config
-            .public_url
-            .clone()
-            .unwrap_or_else(|| format!("http://{}", self.local_addr))
+        self.config.public_url.clone().unwrap_or_else(|| {
+            let scheme = if self.tls.is_some() { "https" } else { "http" };
+            format!("{scheme}://{}", self.local_addr)
+        })
     }
 
     /// Serves until `shutdown` is cancelled, then lets running requests end.
@@ -108,110 +113,124 @@ impl Gateway {
             let drained = drained.clone();
             async move { control.run(&config, self.suspicions, drained).await }
         });
-        let connections = TaskTracker::new();
-        let cut = CancellationToken::new();
-        accept(&self.listener, &self.proxy, &connections, &shutdown, &cut).await;
+        let watching = tokio::spawn(vigil::run(Arc::clone(&self.proxy), drained.clone()));
+        if let Some(tls) = &self.tls {
+            tokio::spawn(Arc::clone(tls).keep_fresh(shutdown.clone()));
+        }
+        let front = Front {
+            roster: Roster::new(&self.config.limits),
+            protocols: Arc::new(Protocols::new(&self.config.limits)),
+            tls: self.tls,
+            proxy: Arc::clone(&self.proxy),
+            shutdown: shutdown.clone(),
+        };
+        front.accept(&self.listener).await;
         drop(self.listener);
-        connections.close();
-        let grace = self.config.limits.shutdown_grace;
-        if tokio::time::timeout(grace, connections.wait()).await.is_err() {
-            tracing::warn!(open = connections.len(), "connections cut at the end of the grace");
-            cut.cancel();
-            connections.wait().await;
+        let (tasks, cut) = (&self.proxy.tasks, &self.proxy.cut);
+        tasks.close();
+        let grace = tokio::time::sleep(self.config.limits.shutdown_grace);
+        tokio::select! {
+            () = tasks.wait() => {}
+            () = front.sweep() => {}
+            () = grace => {
+                tracing::warn!(open = tasks.len(), "connections cut at the end of the grace");
+                cut.cancel();
+                tasks.wait().await;
+            }
         }
         drained.cancel();
+        let _ = watching.await;
         let _ = control.await;
         let _ = keeper.await;
     }
 }
 
-async fn accept(
-    listener: &TcpListener,
-    proxy: &Arc<Proxy>,
-    connections: &TaskTracker,
-    shutdown: &CancellationToken,
-    cut: &CancellationToken,
-) {
-    let limits = &proxy.limits;
-    let room = Arc::new(Semaphore::new(limits.max_connections));
-    let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new())
-        .header_read_timeout(limits.header_timeout)
-        .max_headers(limits.max_headers)
-        .max_header_size(limits.max_header_bytes)
-        .max_buf_size(READ_BUFFER.max(limits.max_header_bytes));
-    let http = Arc::new(http);
-    let mut pause = ACCEPT_PAUSE_MIN;
-    loop {
-        let accepted = async {
-            let permit = Arc::clone(&room).acquire_owned().await;
-            let permit = permit.map_err(|_| io::Error::other("closed"))?;
-            let (stream, peer) = listener.accept().await?;
-            Ok::<_, io::Error>((permit, stream, peer))
-        };
-        let accepted = tokio::select! {
-            biased;
-            () = shutdown.cancelled() => return,
-            accepted = accepted => accepted,
-        };
-        match accepted {
-            Ok((permit, stream, peer)) => {
-                pause = ACCEPT_PAUSE_MIN;
-                let client = Client {
-                    http: Arc::clone(&http),
-                    proxy: Arc::clone(proxy),
-                    shutdown: shutdown.clone(),
-                    peer,
-                    _permit: permit,
-                };
-                let serving = client.serve(stream);
-                let cut = cut.clone();
-                connections.spawn(async move {
-                    tokio::select! {
-                        () = serving => {}
-                        () = cut.cancelled() => {}
+/// Where clients come in.
+struct Front {
+    roster: Arc<Roster>,
+    protocols: Arc<Protocols>,
+    tls: Option<Arc<Tls>>,
+    proxy: Arc<Proxy>,
+    shutdown: CancellationToken,
+}
+
+impl Front {
+    /// Ends what takes too long, for ever.
+    async fn sweep(&self) {
+        loop {
+            tokio::time::sleep(SWEEP.min(self.proxy.limits.header_timeout)).await;
+            self.roster.sweep();
+        }
+    }
+
+    /// Accepts until shutdown.
+    async fn accept(&self, listener: &TcpListener) {
+        let room = Arc::new(Semaphore::new(self.proxy.limits.max_connections));
+        let accepting = async {
+            let mut pause = ACCEPT_PAUSE_MIN;
+            loop {
+                match self.next(listener, &room).await {
+                    Ok(()) => pause = ACCEPT_PAUSE_MIN,
+                    Err(error) => {
+                        tracing::warn!(%error, pause_ms = pause.as_millis() as u64, "no connection could be accepted");
+                        tokio::time::sleep(pause).await;
+                        pause = (pause * 2).min(ACCEPT_PAUSE_MAX);
                     }
-                });
+                }
             }
-            Err(error) => {
-                tracing::warn!(%error, pause_ms = pause.as_millis() as u64, "no connection could be accepted");
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(ACCEPT_PAUSE_MAX);
+        };
+        tokio::select! {
+            biased;
+            () = self.shutdown.cancelled() => {}
+            () = accepting => {}
+            () = self.sweep() => {}
+        }
+    }
+
+    async fn next(&self, listener: &TcpListener, room: &Arc<Semaphore>) -> io::Result<()> {
+        let permit = Arc::clone(room).acquire_owned().await;
+        let permit = permit.map_err(|_| io::Error::other("closed"))?;
+        let (stream, peer) = listener.accept().await?;
+        match self.roster.seat(peer, self.tls.is_some(), permit) {
+            Some(seat) => self.take(stream, seat),
+            None => {
+                tracing::debug!(address = %peer.ip(), "too many connections from one address");
+                if self.tls.is_none() {
+                    let _ = stream.try_write(TOO_MANY);
+                }
             }
         }
+        Ok(())
+    }
+
+    fn take(&self, stream: TcpStream, seat: Seat) {
+        // Only a socket that is gone already refuses its options.
+        if tune(&stream).is_err() {
+            return;
+        }
+        let proxy = Arc::clone(&self.proxy);
+        let protocols = Arc::clone(&self.protocols);
+        let shutdown = self.shutdown.clone();
+        let cut = self.proxy.cut.clone();
+        let Some(tls) = &self.tls else {
+            let serving = serve(Stream::Plain(stream), seat, proxy, protocols, shutdown);
+            self.proxy.tasks.spawn(until(cut, serving));
+            return;
+        };
+        let acceptor = TlsAcceptor::from(tls.current());
+        let patience = self.proxy.limits.header_timeout;
+        self.proxy.tasks.spawn(until(cut, async move {
+            let shaken = Box::pin(tokio::time::timeout(patience, acceptor.accept(stream)));
+            if let Ok(Ok(stream)) = shaken.await {
+                serve(Stream::Tls(Box::new(stream)), seat, proxy, protocols, shutdown).await;
+            }
+        }));
     }
 }
 
-/// One connection of a client.
-struct Client {
-    http: Arc<http1::Builder>,
-    proxy: Arc<Proxy>,
-    shutdown: CancellationToken,
-    peer: SocketAddr,
-    _permit: OwnedSemaphorePermit,
-}
-
-impl Client {
-    async fn serve(self, stream: TcpStream) {
-        if tune(&stream).is_err() {
-            // Only a socket that is gone already refuses its options.
-            return;
-        }
-        let service = service_fn(|request| {
-            let proxy = Arc::clone(&self.proxy);
-            let peer = self.peer;
-            async move { Ok::<_, Infallible>(proxy.handle(peer, request).await) }
-        });
-        let mut connection = pin!(self.http.serve_connection(TokioIo::new(stream), service));
-        let ended = tokio::select! {
-            ended = connection.as_mut() => ended,
-            () = self.shutdown.cancelled() => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
-            }
-        };
-        if let Err(error) = ended {
-            tracing::trace!(peer = %self.peer, %error, "connection ended");
-        }
+async fn until(cut: CancellationToken, serving: impl Future<Output = ()>) {
+    tokio::select! {
+        () = serving => {}
+        () = cut.cancelled() => {}
     }
 }

@@ -4,6 +4,11 @@
 //! the record and goes on with the source. Past [`Limits::replay_bytes`](crate::Limits::replay_bytes), or when all
 //! records together are too large, the record is given up and the body can no longer be replayed.
 //!
+//! A client must keep going: while its body is awaited and nothing is answered yet, at least
+//! [`Limits::body_pace_bytes`](crate::Limits::body_pace_bytes) come in each
+//! [`Limits::body_pace`](crate::Limits::body_pace), or it loses its slot to others. A body longer than
+//! [`Limits::max_body_bytes`](crate::Limits::max_body_bytes) is broken off.
+//!
 //! Invariants: of several tries only the last reads from the source; a source is read only when the instance takes
 //! more, so a slow instance slows its client and not this host's memory.
 
@@ -12,9 +17,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::HeaderMap;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
+use tokio::time::{Instant, Sleep};
+
+use crate::config::Limits;
 
 /// Bytes recorded by all requests together.
 #[derive(Debug)]
@@ -57,9 +67,26 @@ impl ReplayBudget {
 #[derive(Debug, Clone)]
 pub(crate) struct Upload(Option<Arc<Shared>>);
 
+/// What a body must keep to.
+#[derive(Debug, Clone, Copy)]
+struct Rules {
+    max_bytes: u64,
+    /// `None`: the client may take its time, as in a conversation.
+    pace: Option<(u64, Duration)>,
+}
+
+/// Why a body ended before its end, by the client's doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    BrokenOff,
+    TooSlow,
+    TooLarge,
+}
+
 #[derive(Debug)]
 struct Shared {
     budget: Arc<ReplayBudget>,
+    rules: Rules,
     state: Mutex<State>,
 }
 
@@ -73,8 +100,13 @@ struct State {
     replayable: bool,
     /// The source was read to its end.
     ended: bool,
-    /// The client broke off.
-    failed: bool,
+    fault: Option<Fault>,
+    /// The answer began: what the client says from now on is at its own pace.
+    answered: bool,
+    /// Bytes read from the source.
+    read: u64,
+    /// When the present measure of pace ends, and how many bytes had been read at its beginning.
+    measure: Option<(Pin<Box<Sleep>>, u64)>,
     /// The try that may read.
     turn: u32,
 }
@@ -93,12 +125,17 @@ impl Drop for Shared {
 }
 
 impl Upload {
-    pub(crate) fn new(source: Incoming, budget: &Arc<ReplayBudget>) -> Self {
+    /// `conversing`: request and answer go on side by side, so the client may pause.
+    pub(crate) fn new(source: Incoming, budget: &Arc<ReplayBudget>, limits: &Limits, conversing: bool) -> Self {
         if source.is_end_stream() {
             return Self(None);
         }
         Self(Some(Arc::new(Shared {
             budget: Arc::clone(budget),
+            rules: Rules {
+                max_bytes: limits.max_body_bytes,
+                pace: (!conversing).then_some((limits.body_pace_bytes, limits.body_pace)),
+            },
             state: Mutex::new(State {
                 source,
                 record: Vec::new(),
@@ -106,7 +143,10 @@ impl Upload {
                 trailers: None,
                 replayable: true,
                 ended: false,
-                failed: false,
+                fault: None,
+                answered: false,
+                read: 0,
+                measure: None,
                 turn: 0,
             }),
         })))
@@ -139,9 +179,18 @@ impl Upload {
         self.0.as_ref().is_none_or(|s| s.lock().ended)
     }
 
-    /// Whether the client broke off while sending it.
-    pub(crate) fn is_failed(&self) -> bool {
-        self.0.as_ref().is_some_and(|s| s.lock().failed)
+    /// What the client did wrong while sending it.
+    pub(crate) fn fault(&self) -> Option<Fault> {
+        self.0.as_ref().and_then(|s| s.lock().fault)
+    }
+
+    /// The answer begins.
+    pub(crate) fn answer_begins(&self) {
+        if let Some(shared) = &self.0 {
+            let mut state = shared.lock();
+            state.answered = true;
+            state.measure = None;
+        }
     }
 }
 
@@ -163,6 +212,10 @@ struct Reader {
 pub(crate) enum UploadError {
     #[error("the client broke off its request body: {0}")]
     Client(hyper::Error),
+    #[error("the client sends its request body too slowly")]
+    TooSlow,
+    #[error("the request body is too large")]
+    TooLarge,
     #[error("this try was given up")]
     Superseded,
 }
@@ -191,10 +244,19 @@ impl Body for UploadBody {
             }
             return Poll::Ready(None);
         }
-        let polled = Pin::new(&mut state.source).poll_frame(cx);
-        match std::task::ready!(polled) {
-            Some(Ok(frame)) => {
+        match Pin::new(&mut state.source).poll_frame(cx) {
+            Poll::Pending if state.dawdles(&shared.rules, cx) => {
+                state.fault = Some(Fault::TooSlow);
+                Poll::Ready(Some(Err(UploadError::TooSlow)))
+            }
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Some(Ok(frame))) => {
                 if let Some(data) = frame.data_ref() {
+                    state.read += data.len() as u64;
+                    if state.read > shared.rules.max_bytes {
+                        state.fault = Some(Fault::TooLarge);
+                        return Poll::Ready(Some(Err(UploadError::TooLarge)));
+                    }
                     state.keep(data, &shared.budget);
                     reader.next = state.record.len();
                 } else if let Some(trailers) = frame.trailers_ref() {
@@ -205,11 +267,11 @@ impl Body for UploadBody {
                 state.ended |= state.source.is_end_stream();
                 Poll::Ready(Some(Ok(frame)))
             }
-            Some(Err(error)) => {
-                state.failed = true;
+            Poll::Ready(Some(Err(error))) => {
+                state.fault = Some(Fault::BrokenOff);
                 Poll::Ready(Some(Err(UploadError::Client(error))))
             }
-            None => {
+            Poll::Ready(None) => {
                 state.ended = true;
                 Poll::Ready(None)
             }
@@ -233,6 +295,26 @@ impl Body for UploadBody {
 }
 
 impl State {
+    /// Whether the client, of whom more is awaited, has sent too little for too long.
+    fn dawdles(&mut self, rules: &Rules, cx: &mut Context<'_>) -> bool {
+        let Some((bytes, time)) = rules.pace else { return false };
+        if self.answered {
+            return false;
+        }
+        let read = self.read;
+        let (timer, before) = self
+            .measure
+            .get_or_insert_with(|| (Box::pin(tokio::time::sleep(time)), read));
+        while timer.as_mut().poll(cx).is_ready() {
+            if read - *before < bytes {
+                return true;
+            }
+            *before = read;
+            timer.as_mut().reset(Instant::now() + time);
+        }
+        false
+    }
+
     fn keep(&mut self, data: &Bytes, budget: &ReplayBudget) {
         if !self.replayable || data.is_empty() {
             return;

@@ -2,9 +2,14 @@
 #![allow(clippy::unwrap_used)]
 
 mod door;
+mod http2;
+mod limits;
 mod load;
 mod queue;
 mod resilience;
 mod routing;
 mod streaming;
 mod support;
+mod suspicion;
+mod tls;
+mod websocket;

@@ -81,7 +81,7 @@ async fn the_deadline_answers_with_the_reason() {
     gw.route(route(&[("inst-x", closed_port().await)]));
     let late = gw.get("/svc/").await;
     assert_eq!(late.code(), "no_capacity");
-    assert!(late.body.contains("do not accept connections"), "{}", late.body);
+    assert!(late.body.contains("do not answer"), "{}", late.body);
     gw.at_rest().await;
 }
 

@@ -55,6 +55,7 @@ pub(crate) fn config(dir: &tempfile::TempDir, limits: Limits) -> GatewayConfig {
         name: "gw".into(),
         data_dir: dir.path().to_owned(),
         public_url: None,
+        tls: None,
         limits,
     }
 }
@@ -209,6 +210,10 @@ impl ClientConn {
     pub(crate) async fn begin(&mut self, request: Ask) -> hyper::Result<Response<Incoming>> {
         self.0.ready().await?;
         self.0.send_request(request).await
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.0.is_closed()
     }
 
     pub(crate) async fn send(&mut self, request: Ask) -> hyper::Result<Reply> {

@@ -19,6 +19,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use tidemill_client::{ServerUrl, Token};
+use tidemill_gateway::{Limits, TlsFiles};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -114,6 +115,10 @@ pub struct GatewayOptions {
     pub data: PathBuf,
     /// Name, unique among the cell's gateways.
     pub name: String,
+    /// Certificate and key, for clients that come by TLS.
+    pub tls: Option<TlsFiles>,
+    /// What clients and instances must keep to.
+    pub limits: Limits,
 }
 
 /// An agent.

@@ -52,6 +52,7 @@ pub async fn up(options: UpOptions) -> Result<(), CliError> {
         data_dir: options.data.join("gateway"),
         // Port 0 is not known yet; the gateway then says where it was bound.
         public_url: (options.gateway.port() != 0).then(|| super::url_of(options.gateway)),
+        tls: None,
         limits: Limits::default(),
     })
     .await

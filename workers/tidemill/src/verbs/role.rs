@@ -5,14 +5,17 @@
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use tidemill_client::{ServerUrl, Token};
+use tidemill_gateway::{Limits, TlsFiles};
 
 use crate::cli::GlobalArgs;
 use crate::exit::CliError;
 use crate::paths;
 use crate::roles::{self, AgentOptions, GatewayOptions, ServerOptions, UpOptions, WorkerName, WorkerOptions};
+use crate::time::parse_duration;
 
 const UP_EXAMPLES: &str = "\
 Examples:
@@ -32,7 +35,8 @@ Examples:
 
 const GATEWAY_EXAMPLES: &str = "\
 Examples:
-  tidemill gateway --server http://server-1:7070,http://server-2:7070 --listen 0.0.0.0:7080 --data /var/lib/tidemill-gateway --token-file gateway.token";
+  tidemill gateway --server http://server-1:7070,http://server-2:7070 --listen 0.0.0.0:7080 --data /var/lib/tidemill-gateway --token-file gateway.token
+  tidemill gateway --server http://server-1:7070 --listen 0.0.0.0:443 --tls-cert chain.pem --tls-key key.pem --data /var/lib/tidemill-gateway --token-file gateway.token";
 
 const AGENT_EXAMPLES: &str = "\
 Examples:
@@ -126,6 +130,39 @@ pub struct GatewayArgs {
     /// Name, unique among the cell's gateways [default: host name and port]
     #[arg(long, env = "TIDEMILL_NAME", hide_env_values = true)]
     pub name: Option<String>,
+    /// Serve clients by TLS with this PEM certificate chain; read again when it changes
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "tls_key",
+        env = "TIDEMILL_TLS_CERT",
+        hide_env_values = true
+    )]
+    pub tls_cert: Option<PathBuf>,
+    /// The certificate's private key, PEM
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "tls_cert",
+        env = "TIDEMILL_TLS_KEY",
+        hide_env_values = true
+    )]
+    pub tls_key: Option<PathBuf>,
+    /// Largest request body in bytes [default: no limit]
+    #[arg(long, value_name = "BYTES", env = "TIDEMILL_MAX_BODY", hide_env_values = true)]
+    pub max_body: Option<u64>,
+    /// Time in which a client must have sent a whole request head
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration, env = "TIDEMILL_HEADER_TIMEOUT", hide_env_values = true)]
+    pub header_timeout: Duration,
+    /// Connections of one client address at a time; 0 = no limit, as behind a load balancer
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1000,
+        env = "TIDEMILL_CONNECTIONS_PER_ADDRESS",
+        hide_env_values = true
+    )]
+    pub connections_per_address: usize,
     /// Further servers, so that `--server A B` means what it looks like.
     #[arg(hide = true)]
     pub more_servers: Vec<ServerUrl>,
@@ -276,6 +313,16 @@ pub async fn gateway(args: GatewayArgs, global: &GlobalArgs) -> Result<(), CliEr
         listen: args.listen,
         data: args.data,
         name,
+        tls: args
+            .tls_cert
+            .zip(args.tls_key)
+            .map(|(cert, key)| TlsFiles { cert, key }),
+        limits: Limits {
+            max_body_bytes: args.max_body.unwrap_or(u64::MAX),
+            header_timeout: args.header_timeout,
+            connections_per_address: args.connections_per_address,
+            ..Limits::default()
+        },
     })
     .await
 }
