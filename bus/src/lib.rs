@@ -12,6 +12,7 @@ mod backoff;
 pub mod chain;
 pub mod checkpoint;
 pub mod commands;
+pub mod damage;
 pub mod digest;
 pub mod disk;
 pub mod embedded;

@@ -21,6 +21,7 @@ use super::append;
 use super::core::{Core, Planned};
 use super::handle::{CandidateHandle, Local};
 use super::lead::{End, Item, Leader, Reply, answer};
+use super::past;
 use super::replica::Replica;
 use super::reserve::Watch;
 use super::shared::{Shared, keep_checkpoint};
@@ -95,6 +96,7 @@ impl Candidate {
             epoch: 0,
             sequence: 0,
             leader: String::new(),
+            damage: None,
         });
         let counters: Arc<Counters> = Arc::default();
         let local = Local {
@@ -155,7 +157,7 @@ impl Candidate {
                 backoff.reset();
             }
             if trouble.ordinary {
-                tracing::info!(code = trouble.code, reason = trouble.reason, "standing by");
+                tracing::info!(code = %trouble.code, reason = trouble.reason, "standing by");
             }
             self.shared.show(&trouble);
             if !self.refuse(&trouble, &mut backoff).await {
@@ -219,6 +221,7 @@ impl Candidate {
                 .await
                 .map_err(|error| Trouble::from(&error))?,
         };
+        past::audit(&shared, replica.began);
         let mut outcome = replica
             .catch_up(&*shared.ledger)
             .await
@@ -248,6 +251,7 @@ impl Candidate {
 
     /// Compares the ledger with what this server last knew of it.
     async fn check_standing(&self) -> Result<(), Trouble> {
+        past::look_again(&self.shared).await?;
         let Some(path) = &self.shared.config.checkpoint else {
             return Ok(());
         };
@@ -284,8 +288,14 @@ impl Candidate {
         let mut beats = Beats::new(transport);
         let mut heard = Instant::now();
         let mut ask = heard + self.stagger;
+        let mut damage = shared.damage.subscribe();
         loop {
             tokio::select! {
+                Ok(found) = damage.wait_for(Option::is_some) => {
+                    if let Some(damage) = found.clone() {
+                        return Err((Trouble::damaged(damage), false));
+                    }
+                }
                 batch = follow.next_batch(BATCH) => {
                     let folded = batch.map_err(FoldError::from).and_then(|batch| {
                         batch.iter().try_for_each(|raw| replica.record(raw))

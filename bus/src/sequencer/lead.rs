@@ -120,15 +120,20 @@ impl<'a> Leader<'a> {
         if self.shared.shutdown.is_cancelled() {
             return Some(End::Shutdown);
         }
+        if let Some(trouble) = self.shared.damaged() {
+            return Some(End::SteppedDown(trouble));
+        }
         let room = QUEUE.saturating_sub(self.queue.len());
         if self.queue.is_empty() && !self.core.has_carried() {
             let next_look = self.reserve.next();
+            let mut damage = self.shared.damage.subscribe();
             tokio::select! {
                 biased;
                 () = self.shared.shutdown.cancelled() => return Some(End::Shutdown),
                 () = self.deposed.cancelled() => {
                     return Some(End::SteppedDown(Trouble::deposed("another server began a later epoch")));
                 }
+                _ = damage.wait_for(Option::is_some) => return self.shared.damaged().map(End::SteppedDown),
                 taken = self.intake.recv_many(&mut self.fresh, room) => {
                     if taken == 0 {
                         return Some(End::Shutdown);
@@ -154,7 +159,7 @@ impl<'a> Leader<'a> {
             Ok(group) => group,
             Err((broken, waiting)) => {
                 let trouble = Trouble::from(&broken);
-                tracing::error!(code = trouble.code, %broken, "a decision broke the state; nothing of it was written");
+                tracing::error!(code = %trouble.code, %broken, "a decision broke the state; nothing of it was written");
                 let error = trouble.submit_error();
                 waiting
                     .into_iter()

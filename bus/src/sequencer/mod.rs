@@ -8,7 +8,7 @@
 //!
 //! Invariants: one record in flight. A decided group is appended byte for byte, or the state it was decided on is dropped
 //! and the candidate steps down. A new leader reads its own marker back before its first decision. Nothing is decided on
-//! a ledger that contradicts the local checkpoint. Queues are bounded: who comes too much is told so at once.
+//! a ledger that contradicts the local checkpoint, or that was found damaged, be it long ago. Queues are bounded: who comes too much is told so at once.
 
 mod append;
 mod candidate;
@@ -17,6 +17,7 @@ mod dedupe;
 mod handle;
 mod lead;
 mod leases;
+mod past;
 mod replica;
 mod reserve;
 mod shared;
@@ -77,6 +78,8 @@ pub struct SequencerConfig {
     pub version: String,
     /// Where the checkpoint is kept; none only in tests.
     pub checkpoint: Option<PathBuf>,
+    /// Where damage that was found in the ledger is noted.
+    pub damage: Option<PathBuf>,
     /// Where snapshots are kept.
     pub snapshots: Option<SnapshotStore>,
     /// Free space to keep on the data disk.
@@ -101,6 +104,7 @@ impl SequencerConfig {
             name: name.to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             checkpoint: None,
+            damage: None,
             snapshots: None,
             disk: None,
             intake: INTAKE,
@@ -115,6 +119,7 @@ impl SequencerConfig {
     pub fn in_directory(name: &str, dir: &Path, genesis: &Genesis) -> Result<Self, SnapshotError> {
         Ok(Self {
             checkpoint: Some(checkpoint_path(dir)),
+            damage: Some(damage_path(dir)),
             snapshots: Some(SnapshotStore::open(&snapshots_path(dir), genesis)?),
             disk: Some(DiskReserve::of(dir)),
             ..Self::in_memory(name)
@@ -126,6 +131,12 @@ impl SequencerConfig {
 #[must_use]
 pub fn checkpoint_path(dir: &Path) -> PathBuf {
     dir.join("checkpoint.json")
+}
+
+/// Where a data directory's note of a damaged ledger lies.
+#[must_use]
+pub fn damage_path(dir: &Path) -> PathBuf {
+    dir.join("damage.json")
 }
 
 /// Where a data directory's snapshots lie.

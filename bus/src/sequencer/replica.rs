@@ -16,6 +16,8 @@ pub(super) struct Replica {
     fold: Fold,
     dedupe: Dedupe,
     touched: Touched,
+    /// The snapshot's place: nothing up to there was read.
+    pub(super) began: Anchor,
     /// Events folded since the snapshot it began with.
     pub(super) unsaved_events: u64,
 }
@@ -33,6 +35,7 @@ impl Replica {
             None => (Fold::new(genesis), Dedupe::default()),
         };
         Ok(Self {
+            began: fold.head(),
             fold,
             dedupe,
             touched: Touched::new(),

@@ -14,6 +14,7 @@ use super::status::{CandidateStatus, Counters, Role};
 use super::trouble::Trouble;
 use super::{Clock, SequencerConfig};
 use crate::checkpoint::Checkpoint;
+use crate::damage::Damage;
 use crate::digest::Anchor;
 use crate::identity::LedgerId;
 use crate::ledger::Ledger;
@@ -34,6 +35,9 @@ pub(super) struct Shared {
     /// The runtime of the rest of the process, for work that must not hold up decisions.
     pub(super) outside: tokio::runtime::Handle,
     pub(super) checkpoint: watch::Sender<Anchor>,
+    /// What an audit of the past found; once set it stays.
+    pub(super) damage: watch::Sender<Option<Damage>>,
+    pub(super) audited: AtomicBool,
     saving: Arc<AtomicBool>,
     started: Instant,
 }
@@ -51,6 +55,8 @@ impl Shared {
         Self {
             snapshots: config.snapshots.clone(),
             checkpoint: watch::Sender::new(ledger.genesis().anchor()),
+            damage: watch::Sender::new(None),
+            audited: AtomicBool::new(false),
             config,
             ledger,
             status,
@@ -84,6 +90,9 @@ impl Shared {
                 if let Role::ReadOnly { code, reason, next } = &role {
                     tracing::error!(code, reason, next, "no commands are taken");
                 }
+                if !matches!(role, Role::ReadOnly { .. }) {
+                    status.damage = None;
+                }
                 status.role = role;
             }
             changed
@@ -100,10 +109,20 @@ impl Shared {
 
     /// Shows the trouble before anyone is told of it: who was refused must not find a leader in the status.
     pub(super) fn show(&self, trouble: &Trouble) {
+        self.status.send_if_modified(|status| {
+            let changed = status.damage != trouble.damage;
+            status.damage.clone_from(&trouble.damage);
+            changed
+        });
         self.set_role(match trouble.ordinary {
             true => Role::Standby,
             false => trouble.role(),
         });
+    }
+
+    /// What an audit of the past found, as the reason to stay down.
+    pub(super) fn damaged(&self) -> Option<Trouble> {
+        self.damage.borrow().clone().map(Trouble::damaged)
     }
 
     pub(super) fn set_leader(&self) {

@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
 
+use crate::damage::Damage;
+
 /// What a candidate is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "role")]
@@ -39,6 +41,9 @@ pub struct CandidateStatus {
     pub sequence: u64,
     /// Who leads, as far as is known here; empty if nobody ever did.
     pub leader: String,
+    /// Where the ledger is not what was written, if that is known here: then nothing is decided on it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub damage: Option<Damage>,
 }
 
 impl CandidateStatus {

@@ -5,12 +5,13 @@ use super::core::Broken;
 use super::status::Role;
 use crate::checkpoint::{CheckpointError, Standing};
 use crate::commands::SubmitError;
+use crate::damage::{self, Damage, NoteError};
 use crate::fold::FoldError;
 
 /// What keeps a candidate from leading.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Trouble {
-    pub(super) code: &'static str,
+    pub(super) code: String,
     pub(super) reason: String,
     pub(super) next: &'static str,
     /// Only a restart ends it.
@@ -19,17 +20,29 @@ pub(super) struct Trouble {
     pub(super) ordinary: bool,
     /// Trying again costs a fold of the whole ledger: seldom.
     pub(super) slow: bool,
+    /// Where the ledger itself is at fault.
+    pub(super) damage: Option<Damage>,
 }
 
 impl Trouble {
-    fn new(code: &'static str, reason: impl ToString, next: &'static str) -> Self {
+    fn new(code: impl Into<String>, reason: impl ToString, next: &'static str) -> Self {
         Self {
-            code,
+            code: code.into(),
             reason: reason.to_string(),
             next,
             terminal: false,
             ordinary: false,
             slow: false,
+            damage: None,
+        }
+    }
+
+    /// Something before the snapshot this process started from, or behind what it once read, is not what was written.
+    pub(super) fn damaged(damage: Damage) -> Self {
+        Self {
+            terminal: true,
+            damage: Some(damage.clone()),
+            ..Self::new(damage.code, damage.reason, damage::NEXT)
         }
     }
 
@@ -86,7 +99,7 @@ impl Trouble {
 
     pub(super) fn role(&self) -> Role {
         Role::ReadOnly {
-            code: self.code.to_owned(),
+            code: self.code.clone(),
             reason: self.reason.clone(),
             next: self.next.to_owned(),
         }
@@ -99,7 +112,7 @@ impl Trouble {
             };
         }
         SubmitError::ReadOnly {
-            code: self.code.to_owned(),
+            code: self.code.clone(),
             reason: self.reason.clone(),
             next: self.next.to_owned(),
         }
@@ -157,6 +170,7 @@ impl From<&FoldError> for Trouble {
     fn from(error: &FoldError) -> Self {
         Self {
             slow: !matches!(error, FoldError::Read(error) if error.is_transient()),
+            damage: Damage::of_fold(error),
             ..Self::new(error.code(), error, error.next_step())
         }
     }
@@ -169,6 +183,12 @@ impl From<&CheckpointError> for Trouble {
             error,
             "restore the checkpoint file, or remove it if the ledger is known to be whole",
         )
+    }
+}
+
+impl From<&NoteError> for Trouble {
+    fn from(error: &NoteError) -> Self {
+        Self::new(error.code(), error, error.next_step())
     }
 }
 

@@ -198,3 +198,45 @@ async fn a_view_of_a_damaged_ledger_stops_and_says_where() {
     assert_eq!(seat.read_only().await, "ledger_record_changed");
     seat.end().await;
 }
+
+#[tokio::test]
+async fn damage_before_the_snapshot_takes_the_lead_away_until_it_is_mended() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = MemoryLedger::create(genesis());
+    let seat = Seat::start(&ledger, on_disk(dir.path()));
+    for n in 0..100 {
+        seat.submit(numbered(n)).await.unwrap();
+    }
+    seat.end().await;
+    let sound = ledger.records()[3].clone();
+    let mut bytes = sound.to_vec();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    ledger.overwrite(4, bytes.into());
+
+    // It starts from a snapshot behind the damage; what the audit finds makes it step down.
+    let seat = Seat::start(&ledger, on_disk(dir.path()));
+    assert_eq!(seat.read_only().await, "ledger_record_changed");
+    let damage = seat.handle.status().borrow().damage.clone();
+    assert_eq!(damage.map(|damage| damage.first_bad_seq), Some(4));
+    let refused = seat.submit(numbered(200)).await;
+    assert!(matches!(refused, Err(SubmitError::ReadOnly { .. })), "{refused:?}");
+    seat.end().await;
+
+    // After a restart it does not even begin an epoch.
+    let before = ledger.appends();
+    let seat = Seat::start(&ledger, on_disk(dir.path()));
+    assert_eq!(seat.read_only().await, "ledger_record_changed");
+    assert_eq!((ledger.appends(), seat.handle.metrics().takeovers), (before, 0));
+    seat.end().await;
+
+    // Whole again, it leads again by itself, and nothing is remembered.
+    ledger.overwrite(4, sound);
+    for _ in 0..2 {
+        let seat = Seat::start(&ledger, on_disk(dir.path()));
+        assert!(seat.handle.wait_until_leading(SOON).await, "{:?}", seat.handle);
+        assert_eq!(seat.handle.status().borrow().damage, None);
+        seat.end().await;
+    }
+    read_all(&ledger).await;
+}

@@ -54,6 +54,11 @@ pub trait Health: Send + Sync + 'static {
     /// `leader`, `standby`, or whatever this process is.
     fn role(&self) -> String;
 
+    /// What this process knows to be wrong with the ledger, though it answers.
+    fn ledger(&self) -> Option<Check> {
+        None
+    }
+
     /// Everything looked at, now and without waiting.
     fn checks(&self) -> Vec<Check>;
 }

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidemill_bus::damage;
 use tidemill_bus::sequencer::{Candidate, CandidateHandle, CandidateStatus, Role, SequencerConfig};
 use tidemill_bus::view::{StateView, ViewHealth};
 use tidemill_door::{Check, CheckState, Door, DoorConfig, DoorDeps, Health};
@@ -187,6 +188,19 @@ impl Health for PlaneHealth {
             Role::Stopped => "stopped",
         }
         .to_owned()
+    }
+
+    fn ledger(&self) -> Option<Check> {
+        let status = self.status.borrow();
+        let damage = status.damage.as_ref()?;
+        let detail = format!("damaged from record {} on: {}", damage.first_bad_seq, damage.reason);
+        Some(Check::new(
+            "ledger",
+            CheckState::Fail,
+            &damage.code,
+            detail,
+            damage::NEXT,
+        ))
     }
 
     fn checks(&self) -> Vec<Check> {
