@@ -5,8 +5,8 @@ use std::time::Duration;
 use tidemill_protocol::agent::FactBody;
 
 use super::{
-    Adopted, Because, CHECK_EVERY, CHECK_FAILURES, Core, Entry, FIRST_PROBE, Found, Output, PROBE_GAP_MAX,
-    PROBE_GAP_MIN, Phase, READY_AFTER, Said,
+    Adopted, Because, CHECK_EVERY, CHECK_FAILURES, Core, Entry, FIRST_PROBE, Found, LAPSE_MAX, Lapse, Output,
+    PROBE_GAP_MAX, PROBE_GAP_MIN, Phase, READY_AFTER, Said,
 };
 use crate::{InstanceId, shim::wire::Exit};
 
@@ -172,11 +172,15 @@ impl Core {
             (Found::Settled, _) => Phase::Ended { settled: true },
             (Found::Living, Some(Said::Ready)) => Phase::Ready {
                 failures: 0,
-                unready: false,
+                unready: None,
             },
+            // How long it has been so is not known: it gets its time anew.
             (Found::Living, Some(Said::Unready)) => Phase::Ready {
                 failures: CHECK_FAILURES,
-                unready: true,
+                unready: Some(Lapse {
+                    deadline: now + adopted.ready_timeout.min(LAPSE_MAX),
+                    reason: "it was not ready when its agent started".to_owned(),
+                }),
             },
             (Found::Living, Some(Said::Started)) => Phase::Starting {
                 launched: now.saturating_sub(adopted.age),
@@ -222,6 +226,12 @@ impl Core {
                 Some(_) if entry.probing => *deadline,
                 Some(_) => (*next_probe).min(*deadline),
             }),
+            Phase::Ready {
+                unready: Some(lapse), ..
+            } if entry.ready_http.is_some() => Some(match entry.probing {
+                true => lapse.deadline,
+                false => (now + CHECK_EVERY).min(lapse.deadline),
+            }),
             Phase::Ready { .. } if entry.ready_http.is_some() && !entry.probing => Some(now + CHECK_EVERY),
             _ => None,
         };
@@ -260,6 +270,20 @@ impl Core {
                 return;
             }
         }
+        if let Phase::Ready {
+            unready: Some(lapse), ..
+        } = &entry.phase
+            && now >= lapse.deadline
+        {
+            let limit = entry.ready_timeout.min(LAPSE_MAX).as_millis();
+            let reason = format!("it was ready and then not for {limit} ms: {}", lapse.reason);
+            let because = Because::Failed {
+                code: "unready_too_long".to_owned(),
+                reason: reason.clone(),
+            };
+            self.end(instance, because, reason);
+            return;
+        }
         if let (Phase::Starting { .. } | Phase::Ready { .. }, Some(path), false) =
             (&entry.phase, &entry.ready_http, entry.probing)
         {
@@ -292,15 +316,24 @@ impl Core {
             }
             (Phase::Ready { failures, unready }, Ok(())) => {
                 *failures = 0;
-                if std::mem::take(unready) {
+                if unready.take().is_some() {
                     let body = self.ready_fact(instance, Duration::ZERO);
                     self.fact(instance, body);
                 }
             }
             (Phase::Ready { failures, unready }, Err(reason)) => {
                 *failures = failures.saturating_add(1);
-                if *failures >= CHECK_FAILURES && !std::mem::replace(unready, true) {
-                    self.fact(instance, FactBody::Unready { reason });
+                match unready {
+                    Some(lapse) => lapse.reason = reason,
+                    None if *failures >= CHECK_FAILURES => {
+                        let deadline = now + entry.ready_timeout.min(LAPSE_MAX);
+                        *unready = Some(Lapse {
+                            deadline,
+                            reason: reason.clone(),
+                        });
+                        self.fact(instance, FactBody::Unready { reason });
+                    }
+                    None => {}
                 }
             }
             _ => {}
@@ -317,7 +350,7 @@ impl Core {
         };
         entry.phase = Phase::Ready {
             failures: 0,
-            unready: false,
+            unready: None,
         };
         let body = self.ready_fact(instance, now.saturating_sub(launched));
         self.fact(instance, body);

@@ -41,6 +41,10 @@ const PROBE_GAP_MAX: Duration = Duration::from_secs(1);
 const CHECK_EVERY: Duration = Duration::from_secs(2);
 const CHECK_FAILURES: u32 = 3;
 
+/// Longest time for an instance that was ready to be so again, where its `ready.timeout` allows more: that one is the
+/// time to load a model, and a process that hangs loads nothing. Then it is ended and another takes its place.
+const LAPSE_MAX: Duration = Duration::from_secs(60);
+
 /// What the core has to know of its node.
 #[derive(Debug, Clone)]
 pub(crate) struct CoreConfig {
@@ -267,11 +271,20 @@ enum Phase {
         next_probe: Duration,
     },
     /// Was ready once. `failures` in a row; at three it is said to be unready.
-    Ready { failures: u32, unready: bool },
+    Ready { failures: u32, unready: Option<Lapse> },
     /// On its way out.
     Ending(Because),
     /// Nothing of it is left. `settled`: the ledger knows.
     Ended { settled: bool },
+}
+
+/// An instance that was ready no longer is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Lapse {
+    /// Ended if it is not ready again by then.
+    deadline: Duration,
+    /// What its last check saw.
+    reason: String,
 }
 
 /// Why an instance ends: decides its terminal fact.
@@ -279,7 +292,7 @@ enum Phase {
 enum Because {
     /// It was asked to.
     Asked,
-    /// It was never ready.
+    /// It was not ready for too long.
     Failed { code: String, reason: String },
     /// Its main process ended by itself.
     Own { was_ready: bool },
@@ -449,7 +462,7 @@ impl Entry {
     fn state(&self) -> &'static str {
         match self.phase {
             Phase::Queued | Phase::Launching { .. } => "starting",
-            Phase::Starting { .. } | Phase::Ready { unready: true, .. } => "running",
+            Phase::Starting { .. } | Phase::Ready { unready: Some(_), .. } => "running",
             Phase::Ready { .. } => "ready",
             Phase::Ending(_) => "stopping",
             Phase::Ended { .. } => "gone",

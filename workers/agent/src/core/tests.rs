@@ -381,6 +381,67 @@ fn a_ready_instance_is_checked_on() {
 }
 
 #[test]
+fn what_was_ready_and_stays_unready_is_ended_and_says_why() {
+    // (its `ready.timeout`, when it is ended)
+    for (timeout, limit) in [(10_000, 10_000), (300_000, 60_000)] {
+        let mut bench = Bench::new();
+        let mut wish = wish("inst-a");
+        wish.run.ready_timeout_ms = timeout;
+        bench.step(desired(1, vec![wish]));
+        bench.step(launched("inst-a"));
+        bench.step(probed("inst-a", Ok(())));
+        // Hung: each check is asked for and fails; the lapse begins with the third.
+        let mut lapsed = None;
+        let hung = |bench: &mut Bench, lapsed: &mut Option<Duration>| loop {
+            bench.now = bench.core.next_wake().expect("it is watched");
+            let out = bench.step(Input::Tick);
+            if stops(&out) > 0 {
+                return bench.now;
+            }
+            if out.iter().any(|o| matches!(o, Output::Probe { .. })) {
+                bench.now += ms(500);
+                let out = bench.step(probed("inst-a", Err("no answer".into())));
+                if matches!(facts(&out)[..], [FactBody::Unready { .. }]) {
+                    *lapsed = Some(bench.now);
+                }
+                if stops(&out) > 0 {
+                    return bench.now;
+                }
+            }
+        };
+        let ended = hung(&mut bench, &mut lapsed);
+        assert_eq!(ended - lapsed.expect("it was said to be unready"), ms(limit));
+        let said = facts(&bench.step(gone("inst-a", 0, true)));
+        assert!(
+            matches!(&said[..], [FactBody::StartFailed { code, reason }] if code == "unready_too_long" && reason.contains("no answer")),
+            "{said:?}"
+        );
+    }
+}
+
+#[test]
+fn what_answers_again_in_time_goes_on() {
+    let mut bench = Bench::new();
+    bench.step(desired(1, vec![wish("inst-a")]));
+    bench.step(launched("inst-a"));
+    bench.step(probed("inst-a", Ok(())));
+    for _ in 0..3 {
+        for _ in 0..4 {
+            bench.now = bench.core.next_wake().unwrap();
+            bench.step(Input::Tick);
+            assert_eq!(stops(&bench.step(probed("inst-a", Err("busy".into())))), 0);
+        }
+        bench.now += ms(5_000);
+        bench.step(Input::Tick);
+        assert!(matches!(
+            facts(&bench.step(probed("inst-a", Ok(()))))[..],
+            [FactBody::Ready { .. }]
+        ));
+    }
+    assert_eq!(bench.state("inst-a"), "ready");
+}
+
+#[test]
 fn launches_are_bounded_and_wait_for_their_devices() {
     let mut bench = Bench::new();
     let mut second = wish("inst-b");
