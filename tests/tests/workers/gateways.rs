@@ -102,6 +102,61 @@ async fn a_gateway_that_is_gone_holds_nobody_up_beyond_its_lease() {
         .await;
 }
 
+/// The door ends in order and comes back later.
+async fn door_restarts(world: &World) {
+    world.beats(1, &[], |_| vec![Body::DoorStopping]).await;
+    world.door_away(20);
+}
+
+#[tokio::test]
+async fn a_restarted_worker_knows_the_gateways_of_the_past() {
+    for orderly in [false, true] {
+        let (world, keep, failover, id) = drained(&["g1"]).await;
+        let at = world.view.read(|s| s.instances[&id].changed.sequence);
+        keep[2]
+            .downcast_ref::<tokio_util::sync::CancellationToken>()
+            .unwrap()
+            .cancel();
+        failover.ended().await;
+        if orderly {
+            door_restarts(&world).await;
+        }
+        let (mut again, _token) = world.failover();
+        holding(&mut again).await;
+        let node = world.node("n1");
+        world.beats(3, &[node], |_| vec![]).await;
+        caught_up(&mut again, &world.observations).await;
+        assert_eq!(world.view.read(draining), [id], "{orderly}: it may still send there");
+        world.beats(1, &[node], |_| vec![beat("g1", at)]).await;
+        world
+            .until("it has stopped", |s| s.instances[&id].state == InstanceState::Stopped)
+            .await;
+    }
+}
+
+#[tokio::test]
+async fn what_a_door_may_have_missed_is_watched_for_a_whole_lease() {
+    let (world, keep, failover, id) = drained(&["g1"]).await;
+    let at = world.view.read(|s| s.instances[&id].changed.sequence);
+    keep[2]
+        .downcast_ref::<tokio_util::sync::CancellationToken>()
+        .unwrap()
+        .cancel();
+    failover.ended().await;
+    // It was away, and did not say that it ends: a gateway may have come to it that nobody has heard of.
+    world.door_away(20);
+    let (mut again, _token) = world.failover();
+    holding(&mut again).await;
+    let node = world.node("n1");
+    world.beats(12, &[node], |_| vec![beat("g1", at)]).await;
+    caught_up(&mut again, &world.observations).await;
+    assert_eq!(world.view.read(draining), [id], "there may be others");
+    world.beats(5, &[node], |_| vec![beat("g1", at)]).await;
+    world
+        .until("it has stopped", |s| s.instances[&id].state == InstanceState::Stopped)
+        .await;
+}
+
 #[tokio::test]
 async fn without_gateways_it_is_released_at_once() {
     let (world, _keep, _failover, id) = drained(&[]).await;

@@ -6,9 +6,15 @@ use tidemill_domain::policy::liveness::{Doors, Presence};
 use tidemill_domain::time::Span;
 use tidemill_kit::observation::{Applied, Body, GATEWAY_LEASE, Seen};
 
-/// Gateways as heard. Their leases run on their doors' clocks, as nodes' silences do.
+/// How long a door has been heard since it came back, before its gateways count as known: they come back to a door that
+/// restarted within this time, or their leases run.
+const RETURNED: Span = Span::from_secs(2);
+
+/// Gateways as heard. Their leases run on their doors' clocks, as nodes' silences do; the clocks are their own, since
+/// they run over the past too, of which the detector of nodes knows nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Gateways {
+    doors: Doors,
     presence: Presence<String>,
     applied: BTreeMap<String, Applied>,
 }
@@ -23,8 +29,14 @@ pub(crate) struct Word {
 }
 
 impl Gateways {
-    /// Takes one observation in; the doors' clocks have been moved before.
-    pub(crate) fn hear(&mut self, doors: &Doors, seen: &Seen) {
+    /// Takes one observation in, handed over at `at` on the worker's clock.
+    pub(crate) fn hear(&mut self, seen: &Seen, at: Span) {
+        if seen.body == Body::DoorStopping {
+            self.doors.stopping(&seen.door);
+            return;
+        }
+        self.doors.heard(&seen.door, seen.received_at, seen.sequence, at);
+        let doors = &self.doors;
         match &seen.body {
             Body::GatewayBeat(beat) => {
                 self.presence
@@ -42,7 +54,13 @@ impl Gateways {
         }
     }
 
-    pub(crate) fn word(&mut self, doors: &Doors, now: Span) -> Word {
+    /// Observations are missing.
+    pub(crate) fn interrupted(&mut self) {
+        self.doors.interrupted();
+    }
+
+    pub(crate) fn word(&mut self, now: Span) -> Word {
+        let doors = &self.doors;
         let known: Vec<String> = self.presence.known().cloned().collect();
         let mut live = BTreeMap::new();
         for gateway in known {
@@ -58,7 +76,7 @@ impl Gateways {
         }
         Word {
             live,
-            complete: doors.watched() >= GATEWAY_LEASE,
+            complete: doors.covered() >= GATEWAY_LEASE && doors.watched() >= RETURNED,
         }
     }
 }

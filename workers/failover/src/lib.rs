@@ -6,7 +6,7 @@
 //! been silent for its lease: so no gateway sends a request to a process that is being stopped.
 //!
 //! Invariants: a door that is not heard costs nobody anything; a gateway that has not been heard *yet* may exist, so
-//! nothing is released on the absence of gateways before a whole lease of watching; a drain ends at the latest after
+//! nothing is released on the absence of gateways before a whole lease of watching, the past read back included; a drain ends at the latest after
 //! [`RELEASE_CAP`], with a warning that names who held it up.
 
 mod gateways;
@@ -23,6 +23,10 @@ use release::Releases;
 
 pub use release::{IN_ROTATION_PATIENCE, RELEASE_CAP};
 
+/// Blocks of the past that are read at the start. A door publishes at most ten a second, so with a few doors they reach
+/// back over a gateway's lease; where they do not, the rest of the lease is watched.
+const PAST: u64 = 1024;
+
 /// The failover worker's core.
 #[derive(Debug, Default)]
 pub struct Failover {
@@ -35,20 +39,26 @@ impl Worker for Failover {
     const ROLE: &'static str = "failover";
 
     fn reads(&self, _state: &State) -> Reads {
-        // The past says nothing about who is alive: everyone gets a grace instead.
-        Reads::New
+        // The past says nothing about which nodes are alive: they get a grace instead. Which gateways hold leases it does
+        // say.
+        Reads::Lately(PAST)
     }
 
     fn observe(&mut self, blocks: &[ObservedBlock], mono: Span) {
-        for seen in blocks.iter().flat_map(|block| &block.seen) {
-            self.detector
-                .hear(&seen.door, seen.received_at, seen.sequence, mono, &heard(&seen.body));
-            self.gateways.hear(self.detector.doors(), seen);
+        for block in blocks {
+            for seen in &block.seen {
+                if !block.past {
+                    self.detector
+                        .hear(&seen.door, seen.received_at, seen.sequence, mono, &heard(&seen.body));
+                }
+                self.gateways.hear(seen, mono);
+            }
         }
     }
 
     fn missed(&mut self) {
         self.detector.interrupted();
+        self.gateways.interrupted();
     }
 
     fn step(&mut self, input: StepInput<'_>) -> Step {
@@ -59,7 +69,7 @@ impl Worker for Failover {
                 step.wishes.push(wish);
             }
         }
-        let word = self.gateways.word(self.detector.doors(), input.mono);
+        let word = self.gateways.word(input.mono);
         self.releases.step(&input, &word, &mut step);
         step
     }

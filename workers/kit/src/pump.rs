@@ -33,14 +33,12 @@ pub(crate) fn start(
     reads: Reads,
     shutdown: CancellationToken,
 ) -> Option<mpsc::Receiver<Batch>> {
-    let from = match reads {
-        Reads::Nothing => return None,
-        Reads::New => None,
-        Reads::From(sequence) => Some(sequence),
-    };
+    if reads == Reads::Nothing {
+        return None;
+    }
     let (sender, receiver) = mpsc::channel(WAITING);
     tokio::spawn(async move {
-        let work = pump(role, &*observations, from, &sender);
+        let work = pump(role, &*observations, reads, &sender);
         tokio::select! {
             () = shutdown.cancelled() => {}
             () = sender.closed() => {}
@@ -50,11 +48,42 @@ pub(crate) fn start(
     Some(receiver)
 }
 
-async fn pump(role: &'static str, observations: &dyn Observations, mut from: Option<u64>, out: &mpsc::Sender<Batch>) {
+/// Where reading stands.
+struct Cursor {
+    reads: Reads,
+    /// The next block; none before the first look.
+    next: Option<u64>,
+    /// The last block that was there at the first look.
+    past: u64,
+}
+
+impl Cursor {
+    async fn next(&mut self, observations: &dyn Observations) -> Result<u64, ObservationsError> {
+        if let Some(next) = self.next {
+            return Ok(next);
+        }
+        let bounds = observations.bounds().await?;
+        self.past = bounds.last;
+        let next = match self.reads {
+            Reads::From(sequence) => sequence,
+            Reads::Lately(blocks) => (bounds.last + 1).saturating_sub(blocks).max(bounds.first),
+            Reads::New | Reads::Nothing => bounds.last + 1,
+        };
+        self.next = Some(next);
+        Ok(next)
+    }
+}
+
+async fn pump(role: &'static str, observations: &dyn Observations, reads: Reads, out: &mpsc::Sender<Batch>) {
+    let mut cursor = Cursor {
+        reads,
+        next: None,
+        past: 0,
+    };
     let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
     let mut failing = false;
     loop {
-        let error = match follow(observations, &mut from, out, &mut backoff, &mut failing).await {
+        let error = match follow(observations, &mut cursor, out, &mut backoff, &mut failing).await {
             Ok(()) => return,
             Err(error) => error,
         };
@@ -69,16 +98,12 @@ async fn pump(role: &'static str, observations: &dyn Observations, mut from: Opt
 /// Reads until the worker is gone or the log fails.
 async fn follow(
     observations: &dyn Observations,
-    from: &mut Option<u64>,
+    cursor: &mut Cursor,
     out: &mpsc::Sender<Batch>,
     backoff: &mut Backoff,
     failing: &mut bool,
 ) -> Result<(), ObservationsError> {
-    let begin = match *from {
-        Some(sequence) => sequence,
-        None => observations.bounds().await?.last + 1,
-    };
-    *from = Some(begin);
+    let begin = cursor.next(observations).await?;
     let mut follower = observations.follow(begin).await?;
     // A log that is shorter than what was read of it is another log: its positions mean nothing.
     let mut expected = follower.next_sequence();
@@ -92,14 +117,14 @@ async fn follow(
         let Some(first) = stored.first() else { continue };
         let missed = first.sequence > expected || std::mem::take(&mut replaced);
         expected = stored.last().map_or(expected, |last| last.sequence + 1);
-        *from = Some(expected);
-        if out.send(decode(stored, missed)).await.is_err() {
+        cursor.next = Some(expected);
+        if out.send(decode(stored, missed, cursor.past)).await.is_err() {
             return Ok(());
         }
     }
 }
 
-fn decode(stored: Vec<StoredBlock>, missed: bool) -> Batch {
+fn decode(stored: Vec<StoredBlock>, missed: bool, past: u64) -> Batch {
     let mut batch = Batch {
         blocks: Vec::with_capacity(stored.len()),
         missed,
@@ -116,6 +141,7 @@ fn decode(stored: Vec<StoredBlock>, missed: bool) -> Batch {
         batch.unreadable += errors.len() as u64;
         batch.blocks.push(ObservedBlock {
             sequence: block.sequence,
+            past: block.sequence <= past,
             body: block.body,
             seen,
         });

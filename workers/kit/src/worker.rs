@@ -46,6 +46,8 @@ pub enum Reads {
     New,
     /// Those from this block on, or from the oldest kept if that is later.
     From(u64),
+    /// The last so many there are, marked as past, and those that come.
+    Lately(u64),
 }
 
 /// A block of observations as a worker sees it.
@@ -57,6 +59,8 @@ pub struct ObservedBlock {
     pub body: Bytes,
     /// What of it this build understands.
     pub seen: Vec<Seen>,
+    /// It was there before the worker began to read.
+    pub past: bool,
 }
 
 /// What a step looks at.

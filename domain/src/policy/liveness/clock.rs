@@ -24,6 +24,8 @@ struct Door {
     stay: u64,
     /// Where `heard` stood when it came last.
     returned: Span,
+    /// Where `heard` stood when something between may have been missed last: an end in order and a return are not that.
+    covered_from: Span,
     /// It said that it ends.
     stopping: bool,
     /// When its last observation was handed over, on the detector's clock.
@@ -49,6 +51,7 @@ impl Doors {
                 stamp,
                 stay: self.stays,
                 returned: Span::ZERO,
+                covered_from: Span::ZERO,
                 stopping: false,
                 at,
                 sequence,
@@ -63,6 +66,9 @@ impl Doors {
             self.stays += 1;
             entry.stay = self.stays;
             entry.returned = entry.heard;
+            if !entry.stopping {
+                entry.covered_from = entry.heard;
+            }
             entry.stopping = false;
             entry.stamp = stamp;
         } else {
@@ -86,6 +92,7 @@ impl Doors {
             self.stays += 1;
             door.stay = self.stays;
             door.returned = door.heard;
+            door.covered_from = door.heard;
         }
     }
 
@@ -98,6 +105,13 @@ impl Doors {
     /// The longest time for which any door has been heard without being away: how far knowledge of senders reaches back.
     pub fn watched(&self) -> Span {
         let spans = self.doors.values().map(|d| minus(d.heard, d.returned));
+        spans.max().unwrap_or(Span::ZERO)
+    }
+
+    /// The longest time for which all that was heard at any door is known, over ends in order and returns: a door that
+    /// does not run hears nobody, and lets nobody in.
+    pub fn covered(&self) -> Span {
+        let spans = self.doors.values().map(|d| minus(d.heard, d.covered_from));
         spans.max().unwrap_or(Span::ZERO)
     }
 

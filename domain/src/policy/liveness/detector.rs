@@ -126,11 +126,6 @@ impl Detector {
         self.doors.interrupted();
     }
 
-    /// The doors' clocks: gateways are judged by the same.
-    pub fn doors(&self) -> &Doors {
-        &self.doors
-    }
-
     /// What is to be recorded now.
     pub fn verdicts(&mut self, state: &State, now: Span) -> Vec<Verdict> {
         self.doors.tidy(now);
