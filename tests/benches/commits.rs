@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use substrate::{ask, declare, fsync_probe, genesis, line, median, minute};
+use substrate::{fsync_probe, genesis, line, median};
 use tidemill_bus::commands::Commands;
 use tidemill_bus::embedded::EmbeddedLedger;
 use tidemill_bus::jetstream::{JetStreamLedger, Nats, StreamLimits};
@@ -20,6 +20,7 @@ use tidemill_bus::ledger::Ledger;
 use tidemill_bus::sequencer::{Candidate, CandidateHandle, SequencerConfig};
 use tidemill_domain::events::Event;
 use tidemill_domain::id::ServiceId;
+use tidemill_tests::bulk::{ask, declare, minute};
 use tidemill_tests::nats::{NatsCluster, NatsServer};
 use tokio_util::sync::CancellationToken;
 

@@ -7,25 +7,23 @@
 
 mod substrate;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
-use substrate::{ask, declare, fsync_probe, genesis, line, minute};
+use substrate::{fsync_probe, genesis, line};
 use tidemill_bus::embedded::EmbeddedLedger;
 use tidemill_bus::fold::Fold;
 use tidemill_bus::jetstream::{JetStreamLedger, Nats, StreamLimits};
 use tidemill_bus::ledger::{Hints, Ledger, RawRecord};
-use tidemill_bus::sequencer::{Core, Dedupe, Now, Pending};
-use tidemill_domain::command::Envelope;
 use tidemill_domain::time::Timestamp;
+use tidemill_tests::bulk::records;
 use tidemill_tests::nats::NatsServer;
 
 fn main() {
     let asked = std::env::args().skip(1).find_map(|arg| arg.parse::<u64>().ok());
     let events = asked.unwrap_or(if cfg!(debug_assertions) { 20_000 } else { 1_000_000 });
-    let records = write(events);
+    let records = records(&genesis(), events, Timestamp(1_767_225_600_000_000));
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -34,45 +32,6 @@ fn main() {
         embedded(&records).await;
         jetstream(&records).await;
     });
-}
-
-/// A ledger of `events` events in full records.
-fn write(events: u64) -> Vec<RawRecord> {
-    let now = |n: u64| Now {
-        wall: Timestamp(1_767_225_600_000_000 + n as i64),
-        elapsed: Duration::ZERO,
-    };
-    let fold = Fold::new(&genesis());
-    let (mut core, first) = Core::take_over(&genesis(), fold, Dedupe::default(), "bench", "0", now(0)).unwrap();
-    let mut records = vec![RawRecord {
-        sequence: 1,
-        body: first.record.bytes,
-    }];
-    let mut queue: VecDeque<Pending<()>> = VecDeque::new();
-    let pending = |envelope: Envelope| Pending {
-        body_hash: envelope.body_hash(),
-        envelope: envelope.into(),
-        reply: (),
-    };
-    queue.extend(declare(64).into_iter().map(pending));
-    let mut asked = 0;
-    while core.state().events < events {
-        if core.state().services.len() == 64 {
-            let services: Vec<_> = core.state().services.keys().copied().collect();
-            while queue.len() < 4096 {
-                let service = services[asked as usize % services.len()];
-                queue.push_back(pending(ask(&[asked], minute(service, asked / 64, 2))));
-                asked += 1;
-            }
-        }
-        let group = core.decide_group(&mut queue, now(asked)).unwrap();
-        let record = group.planned.unwrap().record;
-        records.push(RawRecord {
-            sequence: record.anchor.sequence,
-            body: record.bytes,
-        });
-    }
-    records
 }
 
 fn report(case: &str, records: &[RawRecord], events: u64, fold: Duration, raw: Duration, fsync: Duration) {

@@ -1,6 +1,7 @@
 //! What crosses crates: drivers and makers for the tests of this folder.
 #![allow(clippy::unwrap_used)]
 
+pub mod bulk;
 pub mod cell;
 pub mod make;
 pub mod nats;

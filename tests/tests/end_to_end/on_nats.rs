@@ -8,15 +8,19 @@ use tempfile::TempDir;
 use tidemill_tests::nats::NatsServer;
 use tidemill_tests::product::{Process, end_instances, eventually, get, run};
 
-struct Cluster {
-    nats: NatsServer,
+pub struct Cluster {
+    pub nats: NatsServer,
     dir: TempDir,
-    servers: Vec<(Process, String)>,
+    pub servers: Vec<(Process, String)>,
 }
 
 impl Cluster {
     async fn start() -> Self {
-        let nats = NatsServer::start().await;
+        Self::on(NatsServer::start().await)
+    }
+
+    /// Two servers on this nats-server.
+    pub fn on(nats: NatsServer) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut cluster = Self {
             nats,
@@ -71,7 +75,7 @@ impl Cluster {
     }
 
     /// The server that leads, by its place.
-    fn leader(&self) -> usize {
+    pub fn leader(&self) -> usize {
         eventually("a leader", || {
             self.servers.iter().position(|(_, api)| {
                 let (status, body) = get(&format!("{api}/readyz?verbose"));
