@@ -15,7 +15,8 @@ use tidemill_bus::jetstream::{JetStreamLedger, Nats, StreamLimits};
 use tidemill_bus::ledger::{Ledger, OpenError};
 use tidemill_bus::observations::{EmbeddedObservations, JetStreamObservations, ObservationLimits, Observations};
 use tidemill_bus::remote::NatsTransport;
-use tidemill_bus::sequencer::checkpoint_path;
+use tidemill_bus::sequencer::{checkpoint_path, snapshots_path};
+use tidemill_projections::engine::ProjectorConfig;
 
 use crate::exit::{CliError, Exit};
 
@@ -103,44 +104,64 @@ pub fn lock_dir(data: &Path) -> Result<File, CliError> {
     }
 }
 
-/// That this directory's checkpoint does not speak of a ledger that should be here.
-fn check_never_existed(data: &Path, place: &str) -> Result<(), CliError> {
+/// What this directory last knew of its ledger. A file that cannot be read stops the start: it may be the only witness
+/// against a ledger that went backwards.
+fn known(data: &Path) -> Result<Option<Checkpoint>, CliError> {
     let checkpoint = Checkpoint::load(&checkpoint_path(data)).map_err(|error| {
         CliError::new(
             Exit::Refused,
             error.code(),
             error.to_string(),
-            "move the file away to go on",
+            "restore the file; if `tidemill verify` says that the ledger is whole, move it away to go on without",
         )
     })?;
-    match checkpoint.filter(|c| c.anchor.sequence > 0) {
-        None => Ok(()),
-        Some(checkpoint) => Err(CliError::new(
-            Exit::Refused,
-            "ledger_missing",
-            format!(
-                "{place} holds no ledger, but this data directory has seen one up to sequence {}",
-                checkpoint.anchor.sequence
-            ),
-            "restore the ledger from a backup; to begin anew, give an empty data directory with --data",
-        )),
-    }
+    Ok(checkpoint.filter(|checkpoint| checkpoint.anchor.sequence > 0))
+}
+
+/// That nothing in this directory speaks of a ledger that should be here.
+fn check_never_existed(data: &Path, known: Option<&Checkpoint>, place: &str) -> Result<(), CliError> {
+    let sign = match known {
+        Some(checkpoint) => format!("has seen one up to sequence {}", checkpoint.anchor.sequence),
+        None if has_snapshots(data) => "holds snapshots of one".to_owned(),
+        None if read_models_path(data).exists() => "holds read models of one".to_owned(),
+        None if observations_path(data).exists() => "holds observations of one".to_owned(),
+        None => return Ok(()),
+    };
+    Err(CliError::new(
+        Exit::Refused,
+        "ledger_missing",
+        format!("{place} holds no ledger, but this data directory {sign}"),
+        "restore the ledger from a backup; to begin anew, give an empty data directory with --data",
+    ))
+}
+
+fn has_snapshots(data: &Path) -> bool {
+    std::fs::read_dir(snapshots_path(data)).is_ok_and(|mut files| files.next().is_some())
+}
+
+fn observations_path(data: &Path) -> PathBuf {
+    data.join("observations.sqlite")
+}
+
+fn read_models_path(data: &Path) -> PathBuf {
+    ProjectorConfig::in_dir(data).path
 }
 
 /// Opens the embedded ledger and observations in `data`, making them where there never were any.
 pub fn open_embedded(data: &Path) -> Result<Store, CliError> {
     make_dir(data)?;
+    let known = known(data)?;
     let path = ledger_path(data);
     let opened = match EmbeddedLedger::open(&path, None) {
         Err(OpenError::Missing { place }) => {
-            check_never_existed(data, &place)?;
+            check_never_existed(data, known.as_ref(), &place)?;
             let genesis = Genesis::new(cell_name(DEFAULT_CELL)?, LedgerId::generate());
             EmbeddedLedger::create(&path, &genesis, None)
         }
         opened => opened,
     };
     let ledger = opened.map_err(|error| refused(&error))?;
-    let observations = EmbeddedObservations::open(&data.join("observations.sqlite"), ObservationLimits::default())
+    let observations = EmbeddedObservations::open(&observations_path(data), ObservationLimits::default())
         .map_err(|error| refused(&error))?;
     Ok(Store {
         ledger: Arc::new(ledger),
@@ -152,6 +173,7 @@ pub fn open_embedded(data: &Path) -> Result<Store, CliError> {
 /// Opens the cell's streams. With `create`, makes them where neither JetStream nor `data` knows of any.
 pub async fn open_jetstream(data: &Path, options: &JetStreamOptions, create: bool) -> Result<Store, CliError> {
     make_dir(data)?;
+    let known = known(data)?;
     let cell = cell_name(&options.cell)?;
     let nats = Nats::connect(&options.urls, "tidemill", options.monitors.clone())
         .await
@@ -162,7 +184,7 @@ pub async fn open_jetstream(data: &Path, options: &JetStreamOptions, create: boo
     };
     let opened = match JetStreamLedger::open(&nats, &cell).await {
         Err(OpenError::Missing { place }) if create => {
-            check_never_existed(data, &place)?;
+            check_never_existed(data, known.as_ref(), &place)?;
             let genesis = Genesis::new(cell.clone(), LedgerId::generate());
             match JetStreamLedger::create(&nats, &genesis, &limits).await {
                 // Another server was quicker: its ledger is the cell's.
@@ -196,4 +218,63 @@ pub fn stable_name(data: &Path, role: &str) -> Result<String, CliError> {
     let name = format!("{role}-{}", &random[random.len() - 6..]);
     let kept = std::fs::write(&path, format!("{name}\n"));
     kept.map(|()| name).map_err(|error| unusable(&path, &error))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[tokio::test]
+    async fn where_anything_speaks_of_a_ledger_none_is_made_anew() {
+        for sign in [
+            "checkpoint.json",
+            "snapshots",
+            "read-models.sqlite",
+            "observations.sqlite",
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let data = dir.path();
+            match sign {
+                "checkpoint.json" => {
+                    let ledger_id = LedgerId::generate();
+                    let genesis = Genesis::new(cell_name(DEFAULT_CELL).unwrap(), ledger_id);
+                    let mut anchor = genesis.anchor();
+                    anchor.sequence = 7;
+                    Checkpoint { ledger_id, anchor }.save(&checkpoint_path(data)).unwrap();
+                }
+                "snapshots" => {
+                    std::fs::create_dir(data.join(sign)).unwrap();
+                    std::fs::write(data.join(sign).join("00000000000000000007.snapshot"), "x").unwrap();
+                }
+                _ => std::fs::write(data.join(sign), "x").unwrap(),
+            }
+            let error = open_embedded(data).err().unwrap();
+            assert_eq!((error.code.as_str(), error.exit as u8), ("ledger_missing", 9), "{sign}");
+            assert!(!ledger_path(data).exists(), "{sign}");
+        }
+        // A start that was interrupted before there was a ledger left only its lock.
+        let dir = tempfile::tempdir().unwrap();
+        drop(lock_dir(dir.path()).unwrap());
+        std::fs::create_dir(dir.path().join("snapshots")).unwrap();
+        open_embedded(dir.path()).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_checkpoint_that_cannot_be_read_stops_the_start() {
+        for garbage in ["", "{", "not json", "{\"ledger_id\":1}"] {
+            let dir = tempfile::tempdir().unwrap();
+            drop(open_embedded(dir.path()).unwrap());
+            std::fs::write(checkpoint_path(dir.path()), garbage).unwrap();
+            let error = open_embedded(dir.path()).err().unwrap();
+            assert_eq!(
+                (error.code.as_str(), error.exit as u8),
+                ("checkpoint_damaged", 9),
+                "{garbage:?}"
+            );
+            assert!(!error.next.is_empty(), "{garbage:?}");
+            let kept = std::fs::read_to_string(checkpoint_path(dir.path())).unwrap();
+            assert_eq!(kept, garbage, "it is left as it was");
+        }
+    }
 }
