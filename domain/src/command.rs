@@ -130,6 +130,13 @@ pub enum Command {
         /// Why.
         reason: String,
     },
+    /// Declare that a lost node will not come back. Work on it may still run: nobody will say that it ended.
+    ForgetNode {
+        /// Which.
+        node: NodeId,
+        /// Why.
+        reason: String,
+    },
     /// Declare services, all or none.
     ApplyServices {
         /// The declarations.
@@ -237,6 +244,7 @@ impl Command {
             Command::RecoverNode { .. } => "RecoverNode",
             Command::LoseNode { .. } => "LoseNode",
             Command::LeaveNode { .. } => "LeaveNode",
+            Command::ForgetNode { .. } => "ForgetNode",
             Command::ApplyServices { .. } => "ApplyServices",
             Command::StopService { .. } => "StopService",
             Command::StartService { .. } => "StartService",

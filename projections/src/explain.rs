@@ -18,7 +18,9 @@ use tidemill_domain::time::Span;
 
 use crate::history::entity_text;
 use crate::resolve::kind;
-use crate::rows::{InstanceRow, count, device_row, filter_sentence, instance_row, node_row, queue_row, service_row};
+use crate::rows::{
+    InstanceRow, count, device_row, filter_sentence, instance_row, node_row, queue_row, service_row, unconfirmed,
+};
 
 /// Why one thing is as it is.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -291,6 +293,14 @@ fn service(state: &State, id: ServiceId) -> Option<Explain> {
                 row.name
             )
         }
+        (None, "deleting") => match unconfirmed(state, entry) {
+            (0, _) => "wait until its instances have ended".to_owned(),
+            (_, nodes) => format!(
+                "start the agent of {} again: it says what is left and ends it; a machine that is gone for good is \
+                 forgotten with `tidemill node forget NODE`",
+                nodes.join(", ")
+            ),
+        },
         (None, "stopped") => format!("`tidemill start service/{}` runs it again", row.name),
         (None, "idle") => "raise scale.min, or set a count with `tidemill scale`".to_owned(),
         (None, _) => "nothing".to_owned(),
@@ -367,7 +377,11 @@ fn instance_next(entry: &Instance, failing: bool, placement: Option<&Placement>)
         InstanceState::Stopped | InstanceState::Failed => {
             "nothing: another takes its place where one is wanted".to_owned()
         }
-        InstanceState::Lost => "nothing: another takes its place; bring its node back to free its devices".to_owned(),
+        InstanceState::Lost if entry.holding => "nothing: another takes its place; bring its node back to free its \
+                                                devices, or forget a machine that is gone for good with `tidemill \
+                                                node forget NODE`"
+            .to_owned(),
+        InstanceState::Lost => "nothing: another takes its place where one is wanted".to_owned(),
     }
 }
 
@@ -398,12 +412,20 @@ fn node(state: &State, id: NodeId) -> Option<Explain> {
         Some(address) => facts.push(fact(format!("gateways reach it at {address}"))),
         None => facts.push(fact("gateways reach it by tunnel only")),
     }
+    let revoked = entry
+        .credential
+        .filter(|id| state.credentials.get(id).is_none_or(|token| token.revoked));
+    if let Some(token) = revoked {
+        facts.push(fact(format!("its token {token} was revoked: it gets no new work")));
+    }
     let next = match entry.state {
+        _ if revoked.is_some() => "make a new token with `tidemill token create` and start its agent with that",
         NodeState::Joining => "wait: its inventory is being accepted",
         NodeState::Ready => "nothing",
         NodeState::Suspect => "wait: it is trusted again when it is heard, and given up if it is not",
         NodeState::Lost => {
-            "start its agent again, or check its machine and network; its instances are replaced elsewhere"
+            "start its agent again, or check its machine and network; its instances are replaced elsewhere. If the machine is \
+             gone for good, `tidemill node forget NODE`"
         }
         NodeState::Left => "nothing; starting its agent brings it back",
     };

@@ -116,11 +116,12 @@ fn joining(cell: &Cell, choice: &mut Choice) -> Command {
 
 fn node_command(node: NodeId, choice: &mut Choice) -> Command {
     let (silent, reason) = (Span::from_secs(3), "chosen".to_owned());
-    match choice.below(8) {
+    match choice.below(9) {
         0..=2 => Command::SuspectNode { node, silent, reason },
         3 | 4 => Command::LoseNode { node, silent, reason },
         5 | 6 => Command::RecoverNode { node, reason },
-        _ => Command::LeaveNode { node, reason },
+        7 => Command::LeaveNode { node, reason },
+        _ => Command::ForgetNode { node, reason },
     }
 }
 

@@ -20,6 +20,9 @@ use tidemill_tests::make::{
     apply, fact, failed, instances_of, join, name, no_explanation, ready, spec, started, whole,
 };
 
+#[path = "decide/forget.rs"]
+mod forget;
+
 fn names(events: &[Event]) -> Vec<&'static str> {
     events.iter().map(Event::name).collect()
 }
@@ -741,6 +744,10 @@ fn unknown_names_are_not_found() {
         Command::RecoverNode {
             node,
             reason: String::new(),
+        },
+        Command::ForgetNode {
+            node,
+            reason: "scrapped".into(),
         },
         Command::DrainInstances {
             instances: vec![InstanceId::from_bits(1)],

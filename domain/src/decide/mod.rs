@@ -37,6 +37,7 @@ pub fn decide(state: &State, context: &Context<'_>, command: Command) -> Result<
         Command::RecoverNode { node, reason } => node::recover(state, node, reason),
         Command::LoseNode { node, silent, reason } => node::lose(state, node, silent, reason),
         Command::LeaveNode { node, reason } => node::leave(state, node, reason),
+        Command::ForgetNode { node, reason } => node::forget(state, node, reason),
         Command::ApplyServices { services } => service::apply(state, context, services),
         Command::StopService { service } => service::stop(state, context, service),
         Command::StartService { service } => service::start(state, context, service),

@@ -18,6 +18,8 @@ use super::{check_count, fresh, not_found};
 
 /// Most devices of one node. Real hosts have up to 16, a simulated one 1,000.
 const MAX_DEVICES: usize = 4096;
+/// Longest reason that an operator gives.
+const MAX_REASON: usize = 512;
 
 pub(super) fn join(state: &State, context: &Context<'_>, join: JoinNode) -> Result<Vec<Event>, Rejection> {
     check_count("devices", join.devices.len(), MAX_DEVICES)?;
@@ -242,6 +244,33 @@ pub(super) fn lose(state: &State, id: NodeId, silent: Span, reason: String) -> R
             what: format!("node {}", node.name),
             state: state.name().to_owned(),
             reason: "a node is suspected before it is given up".to_owned(),
+        }),
+    }
+}
+
+/// An operator's word that a given-up node will not come back: what is only waiting for it need not wait any longer.
+pub(super) fn forget(state: &State, id: NodeId, reason: String) -> Result<Vec<Event>, Rejection> {
+    if reason.trim().is_empty() || reason.len() > MAX_REASON {
+        return Err(Rejection::Invalid {
+            key: "reason".into(),
+            reason: format!("say why, in at most {MAX_REASON} bytes"),
+        });
+    }
+    let node = get(state, id)?;
+    match node.state {
+        NodeState::Left if node.instances.is_empty() && node.credential.is_none() => Ok(vec![]),
+        NodeState::Lost | NodeState::Left => Ok(vec![
+            NodeLeft {
+                node: id,
+                reason: format!("forgotten by an operator: {reason}"),
+                instances: node.instances.iter().copied().collect(),
+            }
+            .into(),
+        ]),
+        state @ (NodeState::Joining | NodeState::Ready | NodeState::Suspect) => Err(Rejection::WrongState {
+            what: format!("node {}", node.name),
+            state: state.name().to_owned(),
+            reason: "only a lost node can be forgotten: stop its agent first and wait until it is given up".to_owned(),
         }),
     }
 }

@@ -95,7 +95,8 @@ pub struct NodeLost {
     pub instances: Vec<InstanceId>,
 }
 
-/// The node's owner took it out of the pool; its instances were stopped before or are lost with it.
+/// The node is out of the pool: its owner took it out, and instances that were not stopped before are lost with it; or,
+/// if it had been given up already, an operator declared that it will not come back, and nothing waits for its word.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Schema)]
 pub struct NodeLeft {
     /// Which.

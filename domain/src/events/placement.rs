@@ -34,7 +34,7 @@ pub struct FilterCount {
     pub devices: u32,
 }
 
-/// Why a device is not usable for a request. In order: the first that applies counts.
+/// Why a device is not usable for a request: the first that applies counts, in this order but for the last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Schema)]
 #[serde(rename_all = "snake_case")]
 pub enum Filter {
@@ -56,6 +56,8 @@ pub enum Filter {
     Busy,
     /// Free, but its node has too few free devices for the whole request.
     TooFewOnNode,
+    /// The token its node enrolled with was revoked. Asked before all others.
+    TokenRevoked,
 }
 
 /// A node that could have taken the instance, with its score.

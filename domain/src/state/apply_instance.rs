@@ -285,6 +285,8 @@ impl State {
             return;
         };
         instance.holding = false;
+        // What a service still waits for is shown with it.
+        touched.push(Entity::Service(instance.service));
         for hold in &instance.holds {
             if let Some(device) = self.devices.get_mut(&hold.device) {
                 device.holds.retain(|h| h.instance != id);

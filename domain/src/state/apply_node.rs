@@ -69,12 +69,18 @@ impl State {
                     .nodes
                     .get_mut(&e.node)
                     .ok_or_else(|| missing(meta, event, e.node))?;
+                // Given up before: nobody will confirm what is left there, so nothing waits for that, and the name is
+                // no longer bound to who enrolled it.
+                let forgotten = matches!(node.state, NodeState::Lost | NodeState::Left);
+                if forgotten {
+                    node.credential = None;
+                }
                 set(node, NodeState::Left, &e.reason, meta);
                 touched.push(Entity::Node(e.node));
                 self.lose_instances(
                     &e.instances,
                     &format!("its node left: {}", e.reason),
-                    true,
+                    !forgotten,
                     meta,
                     touched,
                 );

@@ -29,7 +29,8 @@ impl Leaving {
             Event::InstanceFailed(e) => std::slice::from_ref(&e.instance),
             Event::InstancesLost(e) => &e.instances,
             Event::InstancesCancelled(e) => &e.instances,
-            // Their instances keep their holds, and with them their place in the state, but push others out.
+            // Instances lost with a node keep their holds, and with them their place in the state, but push others out; those
+            // of a node that is forgotten let go of them.
             Event::NodeLost(e) => &e.instances,
             Event::NodeLeft(e) => &e.instances,
             Event::ServiceDeleted(e) => {
@@ -88,6 +89,7 @@ impl Leaving {
             Event::InstanceFailed(e) => e.instance == id,
             Event::InstancesLost(e) => e.instances.contains(&id),
             Event::InstancesCancelled(e) => e.instances.contains(&id),
+            Event::NodeLeft(e) => e.instances.contains(&id),
             _ => false,
         };
         let instances = self

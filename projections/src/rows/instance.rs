@@ -138,6 +138,11 @@ impl InstanceRow {
             Event::InstanceStopped(e) => (Some("stopped"), None, e.occurred_at),
             Event::InstanceFailed(e) => (Some("failed"), Some(e.reason.clone()), e.occurred_at),
             Event::InstancesLost(e) => (Some("lost"), Some(e.reason.clone()), meta.recorded_at),
+            Event::NodeLeft(e) => (
+                Some("lost"),
+                Some(format!("its node left: {}", e.reason)),
+                meta.recorded_at,
+            ),
             Event::InstancesCancelled(e) => (Some("stopped"), Some(e.reason.sentence().to_owned()), self.since),
             _ => return self,
         };

@@ -21,6 +21,7 @@ pub use instance::{InstanceRow, TimingsRow, instance_row};
 pub use node::{NodeRow, node_row};
 pub use pool::{Counts, PoolRow, pool_row};
 pub use queue::{FilterRow, QueueRow, filter_sentence, queue_row};
+pub(crate) use service::unconfirmed;
 pub use service::{OverrideRow, RequestRow, ServiceCounts, ServiceRow, service_row};
 
 /// Further entities whose rows change when `entity` does, as the state stands after the change.

@@ -66,6 +66,7 @@ pub fn filter_sentence(filter: Filter) -> &'static str {
         Filter::DeviceNotHealthy => "not healthy or not confirmed clean",
         Filter::Busy => "held by others",
         Filter::TooFewOnNode => "free, with too few beside them on their node",
+        Filter::TokenRevoked => "on nodes whose token was revoked",
     }
 }
 

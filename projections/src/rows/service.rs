@@ -135,7 +135,7 @@ pub fn service_row(state: &State, id: ServiceId) -> Option<ServiceRow> {
     let service = state.services.get(&id)?;
     let spec = service.spec();
     let counts = counts(state, service);
-    let (word, reason) = stage(service, &counts);
+    let (word, reason) = stage(state, service, &counts);
     Some(ServiceRow {
         id,
         name: service.name.clone(),
@@ -193,9 +193,16 @@ fn counts(state: &State, service: &Service) -> ServiceCounts {
 }
 
 /// One word and one sentence. Neither looks at a clock: a service that backs off is `failing` until it is not.
-fn stage(service: &Service, counts: &ServiceCounts) -> (&'static str, String) {
+fn stage(state: &State, service: &Service, counts: &ServiceCounts) -> (&'static str, String) {
     let left = || match service.live.len() {
-        0 => "nothing of it runs".to_owned(),
+        0 => match unconfirmed(state, service) {
+            (0, _) => "nothing of it runs".to_owned(),
+            (n, nodes) => format!(
+                "it waits for {} to confirm that nothing of {} is left",
+                nodes.join(", "),
+                count(n, "lost instance")
+            ),
+        },
         n => format!("{} still end", count(n, "instance")),
     };
     match service.lifecycle {
@@ -251,6 +258,26 @@ fn stage(service: &Service, counts: &ServiceCounts) -> (&'static str, String) {
         ),
     }
 }
+
+/// Instances that ended without their nodes' word, and these nodes' names: something of them may be left there.
+pub(crate) fn unconfirmed(state: &State, service: &Service) -> (usize, Vec<String>) {
+    let ended = service.ended.iter().filter_map(|id| state.instances.get(id));
+    let waited_for: Vec<_> = ended.filter(|i| i.holding).filter_map(|i| i.node).collect();
+    let mut nodes: Vec<String> = waited_for
+        .iter()
+        .map(|id| {
+            let node = state.nodes.get(id);
+            node.map_or_else(|| id.to_string(), |node| format!("node {}", node.name))
+        })
+        .collect();
+    nodes.sort_unstable();
+    nodes.dedup();
+    nodes.truncate(NODES_NAMED);
+    (waited_for.len(), nodes)
+}
+
+/// Most nodes named in one reason.
+const NODES_NAMED: usize = 5;
 
 impl ServiceRow {
     /// The key that lists are ordered and paged by. By tenant, then name.

@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 
-use tidemill_domain::command::{Command, OfferedDevice};
+use tidemill_domain::command::{Command, CreateCredential, OfferedDevice};
+use tidemill_domain::events::credential::Role;
 use tidemill_domain::events::node::{DeviceKind, Supply};
 use tidemill_domain::events::placement::Filter;
 use tidemill_domain::events::service::{Class, Spread};
@@ -72,6 +73,42 @@ fn replicas_spread_over_providers_even_where_one_has_more_nodes() {
         counts(&nodes_of(&cell, "hello")),
         [("a1", 1), ("a2", 1), ("a3", 1), ("b1", 3)].into()
     );
+}
+
+#[test]
+fn nodes_of_a_revoked_token_get_no_new_work_and_say_so() {
+    let mut cell = Cell::new();
+    cell.given(Command::CreateCredential(CreateCredential {
+        hash: [1; 32],
+        role: Role::Node,
+        supply: None,
+        tenant: None,
+        ttl: None,
+    }));
+    let credential = cell.state.credential_hashed(&[1; 32]).unwrap().id;
+    let mut vouched = join("n1", 4);
+    vouched.credential = Some(credential);
+    cell.given(Command::JoinNode(vouched));
+    cell.given(apply("hello", spec(2, 9)));
+    schedule(&mut cell);
+    assert_eq!(nodes_of(&cell, "hello"), ["n1", "n1"]);
+    cell.given(Command::RevokeCredential { credential });
+    cell.given(apply("hello", spec(3, 9)));
+    schedule(&mut cell);
+    assert_eq!(nodes_of(&cell, "hello"), ["n1", "n1"], "what runs stays");
+    let service = cell.state.services.values().next().unwrap();
+    let explained = service.pending.as_ref().expect("one waits, and why is on record");
+    assert_eq!(explained.filtered.len(), 1);
+    assert_eq!(explained.filtered[0].filter, Filter::TokenRevoked);
+    assert_eq!(explained.filtered[0].devices, 4);
+    assert!(
+        explained.dominant.contains("token was revoked"),
+        "{}",
+        explained.dominant
+    );
+    cell.given(Command::JoinNode(join("n2", 1)));
+    schedule(&mut cell);
+    assert_eq!(nodes_of(&cell, "hello"), ["n1", "n1", "n2"]);
 }
 
 #[test]

@@ -539,8 +539,9 @@ impl Cell {
     fn trouble(&mut self, node: NodeId) {
         let silent = Span::from_secs(5);
         let reason: String = "no beat".into();
-        let command = match self.rng.below(5) {
+        let command = match self.rng.below(6) {
             0 => Command::LeaveNode { node, reason },
+            5 => Command::ForgetNode { node, reason },
             1 => Command::RecoverNode { node, reason },
             2 => Command::SuspectNode { node, silent, reason },
             _ => {

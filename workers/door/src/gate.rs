@@ -102,7 +102,8 @@ fn admit(shared: &Shared, route: &Route, request: &Request, trace: TraceContext)
     })
 }
 
-/// Derived from the caller's `Idempotency-Key`, so that a retry is the same command; fresh without one.
+/// Derived from the caller's `Idempotency-Key`, so that a retry is the same command; fresh without one. The route is no
+/// part of it: the same key on another one is the same id with another body, which the sequencer refuses as a conflict.
 fn command_id(request: &Request, principal: &Principal) -> Result<CommandId, Refusal> {
     let key = request
         .headers()
@@ -117,8 +118,7 @@ fn command_id(request: &Request, principal: &Principal) -> Result<CommandId, Ref
             "use a UUID",
         ));
     }
-    let path = request.uri().path().as_bytes();
-    Ok(CommandId::derived(&[b"http", &principal.key(), key.as_bytes(), path]))
+    Ok(CommandId::derived(&[b"http", &principal.key(), key.as_bytes()]))
 }
 
 async fn run(shared: &Shared, route: &Route, request: Request, next: Next) -> Response {
@@ -150,7 +150,7 @@ async fn run(shared: &Shared, route: &Route, request: Request, next: Next) -> Re
 }
 
 /// Writes the trace into headers and problems.
-fn finish(response: Response, trace: TraceContext) -> Response {
+pub(crate) fn finish(response: Response, trace: TraceContext) -> Response {
     let mut response = match response.extensions().get::<Refusal>() {
         Some(refusal) => {
             let mut refusal = refusal.clone();

@@ -7,18 +7,18 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::middleware::from_fn_with_state;
-use axum::response::IntoResponse;
+use axum::response::{IntoResponse, Response};
 use axum::routing::{self, MethodRouter};
-use http::Method;
+use http::{HeaderMap, Method};
 use tidemill_protocol::{AGENT_PATH, GATEWAY_PATH};
 
-use crate::api::{apply, doctor, events, lists, logs, metrics, probes, services, show, tokens};
+use crate::api::{apply, doctor, events, lists, logs, metrics, nodes, probes, services, show, tokens};
 use crate::auth::Access;
 use crate::connect;
-use crate::gate::gate;
+use crate::gate::{finish, gate};
 use crate::problem::Refusal;
 use crate::shared::Shared;
-use crate::{openapi, workload};
+use crate::{openapi, trace, workload};
 
 /// Longest body of a request, bytes.
 const MAX_BODY: usize = workload::MAX_INPUT_BYTES + 1;
@@ -263,6 +263,13 @@ pub(crate) static ROUTES: &[Route] = &[
         &[],
         || routing::post(tokens::revoke),
     ),
+    post(
+        "/v1/nodes/{id}/forget",
+        Access::Operate,
+        "Declare that a lost node will not come back, `{reason}`: its name is free and nothing waits for it any more",
+        &[],
+        || routing::post(nodes::forget),
+    ),
     get(
         "/v1/doctor",
         Access::ReadPool,
@@ -317,7 +324,6 @@ pub(crate) static ROUTES: &[Route] = &[
     later(Verb::Post, "/v1/nodes/{id}/drain"),
     later(Verb::Post, "/v1/nodes/{id}/cordon"),
     later(Verb::Post, "/v1/nodes/{id}/uncordon"),
-    later(Verb::Post, "/v1/nodes/{id}/forget"),
     later(Verb::Post, "/v1/providers/{provider}/drain"),
     later(Verb::Post, "/v1/devices/{uuid}/return"),
     later(Verb::Post, "/v1/devices/{uuid}/reset"),
@@ -353,21 +359,23 @@ async fn not_yet(uri: http::Uri) -> impl IntoResponse {
     )
 }
 
-async fn unknown_path(uri: http::Uri) -> impl IntoResponse {
+async fn unknown_path(headers: HeaderMap, uri: http::Uri) -> Response {
     let path: String = uri.path().chars().take(120).collect();
-    Refusal::new(
+    let refusal = Refusal::new(
         404,
         "unknown_path",
         format!("there is nothing at `{path}`"),
         "see /openapi.json",
-    )
+    );
+    finish(refusal.into_response(), trace::of_request(&headers))
 }
 
-async fn wrong_method(method: Method, uri: http::Uri) -> impl IntoResponse {
-    Refusal::new(
+async fn wrong_method(headers: HeaderMap, method: Method, uri: http::Uri) -> Response {
+    let refusal = Refusal::new(
         405,
         "wrong_method",
         format!("`{}` is not answered to {method}", uri.path()),
         "see /openapi.json",
-    )
+    );
+    finish(refusal.into_response(), trace::of_request(&headers))
 }

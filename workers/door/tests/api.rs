@@ -8,8 +8,12 @@ use serde_json::{Value, json};
 use support::{Cell, key, service, soon};
 use tidemill_bus::commands::SubmitError;
 use tidemill_client::{Api, Call, ClientError};
+use tidemill_domain::command::{Command, JoinNode};
+use tidemill_domain::events::node::Supply;
+use tidemill_domain::state::node::NodeState;
 use tidemill_domain::state::service::Lifecycle;
-use tidemill_door::{Door, DoorConfig};
+use tidemill_domain::time::Span;
+use tidemill_door::{Check, CheckState, Door, DoorConfig, DoorDeps, Health};
 
 async fn apply(api: &Api, text: &str, query: &str, key: &str) -> Result<Value, ClientError> {
     let path = format!("/v1/apply{query}");
@@ -214,7 +218,7 @@ async fn tokens_are_shown_once_and_end() {
         .await;
     assert_eq!(
         code(tenant.get_json::<Value>("/v1/services").await),
-        (401, "not_authenticated".to_owned())
+        (401, "token_revoked".to_owned())
     );
     let bad = api
         .post_json::<_, Value>("/v1/tokens", &json!({"role": "tenant"}), &support::key())
@@ -328,6 +332,256 @@ async fn events_stream_live_and_resume_where_they_ended() {
         code(api.get_events("/v1/events", Some("x")).await),
         (422, "invalid".to_owned())
     );
+}
+
+#[tokio::test]
+async fn a_reader_that_is_past_the_end_of_the_ledger_is_told_so() {
+    let cell = Cell::start().await;
+    let api = cell.api(None);
+    let end = cell.deps.ledger.tail().await.unwrap().sequence;
+    let refused = (409, "behind_the_end".to_owned());
+    let beyond = format!("{}", end + 1000);
+    assert_eq!(code(api.get_events("/v1/events", Some(&beyond)).await), refused);
+    assert_eq!(
+        code(api.get_events("/v1/events", Some(&format!("{beyond}.0"))).await),
+        refused
+    );
+    let after = format!("/v1/events?after={beyond}");
+    assert_eq!(code(api.get_events(&after, None).await), refused);
+    assert_eq!(code(api.get_json::<Value>(&after).await), refused);
+    // At the very end a reader waits for what comes.
+    let mut stream = api.get_events(&format!("/v1/events?after={end}"), None).await.unwrap();
+    apply(&api, &service("default", "a"), "", &key()).await.unwrap();
+    assert!(soon(stream.next_event()).await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn one_key_is_one_command_whatever_the_route() {
+    let cell = Cell::start().await;
+    let api = cell.api(None);
+    for name in ["a", "b"] {
+        let made = apply(&api, &service("default", name), "", &key()).await.unwrap();
+        cell.view
+            .wait_for(made["sequence"].as_u64().unwrap(), support::SOON)
+            .await;
+    }
+    let key = key();
+    let post = |path: &'static str, body: Value| {
+        let (api, key) = (api.clone(), key.clone());
+        async move { api.post_json::<_, Value>(path, &body, &key).await }
+    };
+    let stop = "/v1/services/default/a/stop";
+    let first = post(stop, json!({})).await.unwrap();
+    assert_eq!(
+        post(stop, json!({})).await.unwrap()["sequence"],
+        first["sequence"],
+        "a retry"
+    );
+    for (path, body) in [
+        ("/v1/services/default/b/stop", json!({})),
+        ("/v1/services/default/a/start", json!({})),
+        ("/v1/services/default/a/delete", json!({})),
+        ("/v1/services/default/a/scale", json!({"replicas": 2})),
+        ("/v1/tokens", json!({"role": "operator"})),
+    ] {
+        assert_eq!(
+            code(post(path, body).await),
+            (409, "command_conflict".to_owned()),
+            "{path}"
+        );
+    }
+    let other = apply(&api, &service("default", "c"), "", &key).await;
+    assert_eq!(code(other), (409, "command_conflict".to_owned()));
+    assert_eq!(cell.view.read(|s| (s.services.len(), s.credentials.len())), (2, 0));
+}
+
+#[tokio::test]
+async fn every_problem_names_its_trace() {
+    let cell = Cell::start().await;
+    let api = cell.api(None);
+    let given = "0af7651916cd43dd8448eb211c80319c";
+    for (verb, path) in [
+        ("GET", "/v1/nothing"),
+        ("GET", "/nowhere"),
+        ("GET", "/v1/apply"),
+        ("DELETE", "/v1/nodes"),
+        ("GET", "/v1/jobs"),
+        ("GET", "/v1/status/nobody"),
+    ] {
+        let host = cell.url.trim_start_matches("http://");
+        let mut stream = tokio::net::TcpStream::connect(host).await.unwrap();
+        let text = format!(
+            "{verb} {path} HTTP/1.1\r\nhost: {host}\r\ntraceparent: 00-{given}-b7ad6b7169203331-01\r\nconnection: close\r\n\r\n"
+        );
+        let mut answer = String::new();
+        tokio::io::AsyncWriteExt::write_all(&mut stream, text.as_bytes())
+            .await
+            .unwrap();
+        soon(tokio::io::AsyncReadExt::read_to_string(&mut stream, &mut answer))
+            .await
+            .unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        let problem: Value = serde_json::from_str(body).unwrap();
+        assert_eq!(problem["trace_id"], given, "{verb} {path}");
+        assert!(
+            head.to_ascii_lowercase().contains(&format!("traceparent: 00-{given}-")),
+            "{head}"
+        );
+        if verb != "GET" {
+            continue;
+        }
+        // Without one of the caller's it has one of its own.
+        let own = api.send(&Call::get(path)).await.unwrap_err();
+        assert_eq!(own.problem().unwrap().trace_id.len(), 32, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_token_ends_within_ten_years_or_never() {
+    let cell = Cell::start().await;
+    let api = cell.api(None);
+    let make = |ttl_ms: u64| {
+        let (api, body) = (api.clone(), json!({"role": "operator", "ttl_ms": ttl_ms}));
+        async move { api.post_json::<_, Value>("/v1/tokens", &body, &key()).await }
+    };
+    for ttl in [0, 3653 * 24 * 3_600_000 + 1, u64::MAX / 1000, u64::MAX] {
+        assert_eq!(code(make(ttl).await), (422, "invalid".to_owned()), "{ttl}");
+    }
+    let longest = make(3653 * 24 * 3_600_000).await.unwrap();
+    assert!(longest["expires_at"].is_string(), "{longest}");
+    let endless: Value = api
+        .post_json("/v1/tokens", &json!({"role": "operator"}), &key())
+        .await
+        .unwrap();
+    assert!(endless["expires_at"].is_null());
+}
+
+fn joining(name: &str) -> JoinNode {
+    JoinNode {
+        name: name.parse().unwrap(),
+        supply: Supply::Idc,
+        provider: "own".into(),
+        region: "east".into(),
+        zone: "a".into(),
+        address: None,
+        boot_id: "boot".into(),
+        machine_id: "machine".into(),
+        agent_id: "agent".into(),
+        credential: None,
+        devices: vec![],
+        instances: vec![],
+    }
+}
+
+/// A process that knows its ledger to be damaged.
+struct Damaged;
+
+impl Health for Damaged {
+    fn role(&self) -> String {
+        "read_only".to_owned()
+    }
+
+    fn ledger(&self) -> Option<Check> {
+        let detail = "damaged from record 4 on";
+        Some(Check::new(
+            "ledger",
+            CheckState::Fail,
+            "ledger_record_changed",
+            detail,
+            "restore a backup",
+        ))
+    }
+
+    fn checks(&self) -> Vec<Check> {
+        vec![]
+    }
+}
+
+#[tokio::test]
+async fn a_ledger_known_to_be_damaged_fails_its_check_though_it_answers() {
+    let cell = Cell::start().await;
+    let deps = DoorDeps {
+        health: std::sync::Arc::new(Damaged),
+        ..cell.deps.clone()
+    };
+    let door = Door::bind(DoorConfig::new("door-b", "127.0.0.1:0".parse().unwrap()), deps)
+        .await
+        .unwrap();
+    let api = Api::new(vec![format!("http://{}", door.local_addr()).parse().unwrap()], None);
+    let stop = tokio_util::sync::CancellationToken::new();
+    let serving = tokio::spawn(door.serve(stop.clone()));
+    let checks: Vec<Value> = api.get_json("/v1/doctor").await.unwrap();
+    let ledger = checks.iter().find(|check| check["check"] == "ledger").unwrap();
+    assert_eq!(
+        (&ledger["state"], &ledger["code"], &ledger["next"]),
+        (
+            &json!("fail"),
+            &json!("ledger_record_changed"),
+            &json!("restore a backup")
+        )
+    );
+    assert_eq!(
+        code(api.send(&Call::get("/readyz")).await),
+        (503, "ledger_record_changed".to_owned())
+    );
+    api.get_json::<Value>("/v1/services").await.unwrap();
+    stop.cancel();
+    soon(serving).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_lost_node_is_forgotten_by_name_id_or_prefix() {
+    let cell = Cell::start().await;
+    let api = cell.api(None);
+    let forget = |node: String, body: Value| {
+        let api = api.clone();
+        async move {
+            let path = format!("/v1/nodes/{node}/forget");
+            api.post_json::<_, Value>(&path, &body, &key()).await
+        }
+    };
+    let scrapped = || json!({"reason": "scrapped"});
+    assert_eq!(
+        code(forget("rack-1".into(), scrapped()).await),
+        (404, "not_found".to_owned())
+    );
+    cell.submit(Command::JoinNode(joining("rack-1"))).await;
+    let node = cell.view.read(|s| *s.nodes.keys().next().unwrap());
+    assert_eq!(
+        code(forget("rack-1".into(), json!({})).await),
+        (422, "invalid".to_owned())
+    );
+    assert_eq!(
+        code(forget("rack-1".into(), scrapped()).await),
+        (409, "wrong_state".to_owned())
+    );
+    let (silent, reason) = (Span::from_secs(10), || "silent".to_owned());
+    cell.submit(Command::SuspectNode {
+        node,
+        silent,
+        reason: reason(),
+    })
+    .await;
+    cell.submit(Command::LoseNode {
+        node,
+        silent,
+        reason: reason(),
+    })
+    .await;
+    let prefix = node.to_string()[..9].to_owned();
+    let done = forget(prefix, scrapped()).await.unwrap();
+    assert_eq!(
+        (
+            &done["changes"][0]["kind"],
+            &done["changes"][0]["action"],
+            &done["changes"][0]["name"]
+        ),
+        (&json!("node"), &json!("forgotten"), &json!("rack-1"))
+    );
+    cell.until(|s| (s.nodes[&node].state == NodeState::Left).then_some(()))
+        .await;
+    let again = forget("rack-1".into(), scrapped()).await.unwrap();
+    assert_eq!(again["changes"][0]["action"], "unchanged");
 }
 
 #[tokio::test]

@@ -63,6 +63,16 @@ impl Peer {
         }
     }
 
+    /// The connection ends, after what was on its way.
+    async fn ends(&mut self) {
+        for _ in 0..20 {
+            if self.next::<Value>().await.is_none() {
+                return;
+            }
+        }
+        panic!("it goes on");
+    }
+
     /// Skips messages until one is wanted.
     async fn until<M: DeserializeOwned, T>(&mut self, wanted: impl Fn(M) -> Option<T>) -> T {
         loop {
@@ -653,4 +663,84 @@ async fn output_comes_through_the_agents_connection() {
         .await;
     let gone = api.send(&Call::get(&path)).await.unwrap_err();
     assert_eq!(gone.code(), "node_not_connected");
+}
+
+#[tokio::test]
+async fn a_revoked_token_ends_its_connections_and_lets_none_back_in() {
+    let cell = Cell::with(|config| config.limits.resend = Duration::from_millis(200)).await;
+    let (node_token, node_text) = cell.token(json!({"role": "node"})).await;
+    let (gateway_token, gateway_text) = cell.token(json!({"role": "gateway"})).await;
+    let (_, other_text) = cell.token(json!({"role": "node"})).await;
+    let enrol = async |name: &str, token: Option<&str>| {
+        let mut peer = Peer::connect(&cell, AGENT_PATH, token).await.unwrap();
+        peer.send(&AgentMessage::Hello(hello(name))).await;
+        let welcomed = |message| matches!(message, DoorMessage::Welcome(_)).then_some(());
+        peer.until(welcomed).await;
+        peer
+    };
+    let mut agent = enrol("n1", Some(&node_text)).await;
+    let mut other = enrol("n2", Some(&other_text)).await;
+    let mut local = enrol("n3", None).await;
+    let mut gateway = Peer::connect(&cell, GATEWAY_PATH, Some(&gateway_text)).await.unwrap();
+    gateway
+        .send(&GatewayMessage::Hello(GatewayHello {
+            protocol: PROTOCOL_VERSION,
+            name: "gw".into(),
+            gateway_id: "start-1".into(),
+            url: "http://127.0.0.1:1".into(),
+        }))
+        .await;
+    let welcomed = |message| matches!(message, DoorToGateway::Welcome(_)).then_some(());
+    gateway.until(welcomed).await;
+    for id in [&node_token, &gateway_token] {
+        let path = format!("/v1/tokens/{id}/revoke");
+        let _: Value = cell
+            .api(None)
+            .post_json(&path, &json!({}), &support::key())
+            .await
+            .unwrap();
+    }
+    let refused = |message| match message {
+        DoorMessage::Refused(problem) => Some(problem),
+        _ => None,
+    };
+    let problem = agent.until(refused).await;
+    assert_eq!((problem.status, problem.code.as_str()), (401, "token_revoked"));
+    agent.ends().await;
+    let refused = |message| match message {
+        DoorToGateway::Refused(problem) => Some(problem),
+        _ => None,
+    };
+    assert_eq!(gateway.until(refused).await.code, "token_revoked");
+    gateway.ends().await;
+    // What they say afterwards is said to nobody; what ended is evidence.
+    let node = cell.view.read(|s| s.node_named("n1").unwrap().id);
+    cell.heard(|heard| {
+        let ended = |body: &Body| matches!(body, Body::NodeDisconnected { node: n, reason, .. } if *n == node && reason.contains("revoked"));
+        heard.iter().any(ended)
+    })
+    .await;
+    for (path, text) in [(AGENT_PATH, &node_text), (GATEWAY_PATH, &gateway_text)] {
+        assert_eq!(Peer::connect(&cell, path, Some(text)).await.err(), Some(401));
+    }
+    // The others go on.
+    for peer in [&mut other, &mut local] {
+        peer.until(|message| matches!(message, DoorMessage::Desired(_)).then_some(()))
+            .await;
+    }
+}
+
+#[tokio::test]
+async fn a_token_that_runs_out_ends_its_connections_too() {
+    let cell = Cell::start().await;
+    let (_, text) = cell.token(json!({"role": "node", "ttl_ms": 4_000})).await;
+    let mut agent = Peer::connect(&cell, AGENT_PATH, Some(&text)).await.unwrap();
+    agent.send(&AgentMessage::Hello(hello("n1"))).await;
+    let problem = agent
+        .until(|message| match message {
+            DoorMessage::Refused(problem) => Some(problem),
+            _ => None,
+        })
+        .await;
+    assert_eq!(problem.code, "token_expired");
 }

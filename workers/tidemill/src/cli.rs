@@ -15,7 +15,7 @@ use crate::api::{self, DEFAULT_SERVER, Server};
 use crate::exit::CliError;
 use crate::output::{Format, Printer};
 use crate::reserved::{self, RESERVED};
-use crate::verbs::{events, example, ledger, lists, load, logs, role, scale, show, system, token, workload};
+use crate::verbs::{events, example, ledger, lists, load, logs, node, role, scale, show, system, token, workload};
 
 /// Control plane for elastic GPU pools: every change is an event on a ledger that can be replayed and verified.
 #[derive(Debug, Parser)]
@@ -133,6 +133,8 @@ pub enum Verb {
     Events(events::EventsArgs),
     /// Print an instance's output
     Logs(logs::LogsArgs),
+    /// Forget a lost node
+    Node(node::NodeArgs),
     /// Put load on a URL and report what its clients saw
     Load(load::LoadArgs),
     /// Write a slice of the ledger to a file
@@ -168,6 +170,7 @@ const GROUPS: &[(&str, &[&str])] = &[
             "logs",
         ],
     ),
+    ("Operate", &["node"]),
     ("Ledger", &["events", "export", "verify"]),
     ("Tools", &["load", "doctor", "version", "completion"]),
 ];

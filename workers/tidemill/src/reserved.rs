@@ -86,12 +86,6 @@ pub const RESERVED: &[Reserved] = &[
         NO_SUBSTITUTE,
     ),
     reserved(
-        "node",
-        "Forget a node for good",
-        "tidemill node forget node-7k2m",
-        NO_SUBSTITUTE,
-    ),
-    reserved(
         "breaker",
         "Show or reset the breaker that stops mass moves",
         "tidemill breaker show",

@@ -128,6 +128,15 @@ fn reason(pool: &Pool<'_>, spec: &ServiceSpec, survey: &Survey) -> (String, Stri
             "see `tidemill devices`: they return when their nodes confirm that nothing is left on them".to_owned(),
         );
     }
+    if survey.revoked > survey.unreachable {
+        return (
+            format!(
+                "no {wanted} may be used: {} of that sort are on nodes whose token was revoked",
+                survey.revoked
+            ),
+            "make a new token with `tidemill token create --role node` and start their agents with it".to_owned(),
+        );
+    }
     if survey.unreachable > 0 {
         return (
             format!(

@@ -6,10 +6,10 @@ use crate::state::device::Device;
 use crate::state::node::{Node, NodeState};
 use crate::unit::Milli;
 
-use super::pool::{Pool, PoolDevice};
+use super::pool::{Pool, PoolDevice, PoolNode};
 
-/// Every filter, in the order in which they apply.
-pub const FILTERS: [Filter; 9] = [
+/// Every filter, by its number.
+pub const FILTERS: [Filter; 10] = [
     Filter::NodeNotReady,
     Filter::SupplyNotAllowed,
     Filter::RegionNotAllowed,
@@ -19,6 +19,7 @@ pub const FILTERS: [Filter; 9] = [
     Filter::DeviceNotHealthy,
     Filter::Busy,
     Filter::TooFewOnNode,
+    Filter::TokenRevoked,
 ];
 
 /// What a look over the whole pool found for one request shape.
@@ -31,6 +32,8 @@ pub(super) struct Survey {
     pub(super) suitable: Vec<(usize, Vec<usize>)>,
     /// Devices of nodes that are not ready which would suit otherwise.
     pub(super) unreachable: u32,
+    /// Devices of nodes whose token was revoked which would suit otherwise.
+    pub(super) revoked: u32,
     /// Most free suitable devices on one node that has too few, and that node's position.
     pub(super) most_together: Option<(u32, usize)>,
 }
@@ -42,15 +45,21 @@ pub(super) fn survey(pool: &Pool<'_>, spec: &ServiceSpec) -> Survey {
         fitting: 0,
         suitable: Vec::new(),
         unreachable: 0,
+        revoked: 0,
         most_together: None,
     };
     survey.count(Filter::NodeNotReady, pool.stray);
     for (at, entry) in pool.nodes.iter().enumerate() {
-        if let Some(filter) = node_filter(entry.node, spec) {
+        if let Some(filter) = node_filter(entry, spec) {
             survey.count(filter, entry.devices.len() as u32);
-            if filter == Filter::NodeNotReady && elsewhere_allowed(entry.node, spec) {
+            if elsewhere_allowed(entry.node, spec) {
                 let suits = |d: &&PoolDevice<'_>| device_filter(d.device, spec).is_none();
-                survey.unreachable += entry.devices.iter().filter(suits).count() as u32;
+                let suiting = || entry.devices.iter().filter(suits).count() as u32;
+                match filter {
+                    Filter::NodeNotReady => survey.unreachable += suiting(),
+                    Filter::TokenRevoked => survey.revoked += suiting(),
+                    _ => {}
+                }
             }
             continue;
         }
@@ -105,8 +114,11 @@ impl Survey {
 }
 
 /// Why nothing on the node is usable.
-fn node_filter(node: &Node, spec: &ServiceSpec) -> Option<Filter> {
-    if node.state != NodeState::Ready {
+fn node_filter(entry: &PoolNode<'_>, spec: &ServiceSpec) -> Option<Filter> {
+    let node = entry.node;
+    if entry.revoked {
+        Some(Filter::TokenRevoked)
+    } else if node.state != NodeState::Ready {
         Some(Filter::NodeNotReady)
     } else if !spec.placement.supply.contains(&node.supply) {
         Some(Filter::SupplyNotAllowed)

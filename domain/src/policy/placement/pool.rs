@@ -23,6 +23,8 @@ pub(super) struct Pool<'a> {
 /// One node.
 pub(super) struct PoolNode<'a> {
     pub(super) node: &'a Node,
+    /// The token it enrolled with was revoked: nobody vouches for it any more.
+    pub(super) revoked: bool,
     /// In order of their id.
     pub(super) devices: Vec<PoolDevice<'a>>,
     /// Thousandths in use over all its devices.
@@ -45,6 +47,9 @@ impl<'a> Pool<'a> {
             .values()
             .map(|node| PoolNode {
                 node,
+                revoked: node
+                    .credential
+                    .is_some_and(|id| state.credentials.get(&id).is_none_or(|c| c.revoked)),
                 devices: Vec::with_capacity(node.devices.len()),
                 used: 0,
             })

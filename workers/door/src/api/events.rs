@@ -14,10 +14,12 @@ use axum::{Extension, Json};
 use futures::stream;
 use http::{HeaderMap, HeaderValue, Uri, header};
 use serde_json::Value;
+use tidemill_domain::state::State as CellState;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::Handled;
 use super::params::Params;
+use crate::auth;
 use crate::gate::Caller;
 use crate::metrics::Counted;
 use crate::problem::Refusal;
@@ -32,6 +34,8 @@ const MAX_PAGE: usize = 10_000;
 const STREAM_PAGE: usize = 256;
 /// A comment is sent after this long without an event, so that proxies keep the connection and a dead peer shows.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
+/// Time for the ledger to say where it ends.
+const TAIL_PATIENCE: Duration = Duration::from_secs(2);
 
 pub(crate) async fn events(
     State(shared): State<Arc<Shared>>,
@@ -58,6 +62,7 @@ pub(crate) async fn events(
             return Err(Refusal::overloaded("too many requests are being answered already"));
         };
         params.caught_up(&shared).await?;
+        within_ledger(&shared, &query).await?;
         return Ok(Json(shared.deps.reads.events(query).await?.rows).into_response());
     }
     if query.point != Point::Latest {
@@ -76,6 +81,7 @@ pub(crate) async fn events(
         query.after = sequence;
         query.index = index;
     }
+    within_ledger(&shared, &query).await?;
     let Ok(permit) = Arc::clone(&shared.streams).try_acquire_owned() else {
         return Err(Refusal::overloaded(format!(
             "{} streams are open already",
@@ -99,6 +105,25 @@ pub(crate) async fn events(
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     Ok(response)
+}
+
+/// That the place to go on from exists: a reader that comes back to an older copy of the ledger, or to another one, would
+/// wait in silence for what it takes for the next event.
+async fn within_ledger(shared: &Shared, query: &EventQuery) -> Handled<()> {
+    if query.point != Point::Latest || query.after <= shared.deps.reads.applied() {
+        return Ok(());
+    }
+    // What this server has not read yet may well be there; a ledger that cannot say is waited for as ever.
+    let tail = tokio::time::timeout(TAIL_PATIENCE, shared.deps.ledger.tail()).await;
+    match tail {
+        Ok(Ok(tail)) if query.after > tail.sequence => Err(Refusal::new(
+            409,
+            "behind_the_end",
+            format!("the ledger ends at record {}, before {}", tail.sequence, query.after),
+            "the reader has seen another ledger or a newer copy of this one: begin again without Last-Event-ID and after",
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// `SEQ.INDEX`, or `SEQ` for the whole record.
@@ -165,16 +190,9 @@ impl Follower {
 
     /// Whether the caller's token is still good.
     fn allowed(&self) -> bool {
-        let Some(credential) = self.caller.principal.credential() else {
-            return true;
-        };
-        let now = self.shared.clock.now();
-        self.shared.deps.view.read(|state| {
-            state
-                .credentials
-                .get(&credential)
-                .is_some_and(|c| !c.revoked && c.expires_at.is_none_or(|end| end > now))
-        })
+        let (credential, now) = (self.caller.principal.credential(), self.shared.clock.now());
+        let good = |state: &CellState| auth::still_good(state, credential, now).is_ok();
+        self.shared.deps.view.read(good)
     }
 }
 

@@ -6,6 +6,7 @@ pub(crate) mod events;
 pub(crate) mod lists;
 pub(crate) mod logs;
 pub(crate) mod metrics;
+pub(crate) mod nodes;
 mod params;
 pub(crate) mod probes;
 pub(crate) mod services;

@@ -24,6 +24,9 @@ use crate::problem::Refusal;
 use crate::shared::Shared;
 use crate::workload::SUPPLIES;
 
+/// Longest life of a token: ten years. What is to outlive that is made without an end, and shown as such.
+const MAX_TTL_MS: u64 = 3653 * 24 * 3_600_000;
+
 pub(crate) async fn list(State(shared): State<Arc<Shared>>) -> Json<Vec<Value>> {
     let now = shared.clock.now();
     Json(
@@ -81,6 +84,12 @@ pub(crate) async fn create(
             return Err(Refusal::invalid(
                 "ttl_ms is 0: the token would be over before it is shown",
                 next,
+            ));
+        }
+        Some(ttl) if ttl > MAX_TTL_MS => {
+            return Err(Refusal::invalid(
+                format!("ttl_ms is {ttl}, more than ten years ({MAX_TTL_MS})"),
+                "give a shorter one, or leave it out for a token without an end",
             ));
         }
         ttl => ttl.map(Span::from_millis),

@@ -18,7 +18,7 @@ use tidemill_domain::commit::Actor;
 use tidemill_domain::events::credential::Role;
 use tidemill_domain::events::node::Supply;
 use tidemill_domain::id::CredentialId;
-use tidemill_domain::state::State;
+use tidemill_domain::state::{Credential, State};
 use tidemill_domain::time::Timestamp;
 use tidemill_domain::unit::Name;
 
@@ -130,21 +130,38 @@ fn of_token(token: &str, now: Timestamp, state: &State) -> Result<Principal, Ref
         return Err(unknown());
     }
     let credential = state.credential_hashed(&hash(token)).ok_or_else(unknown)?;
-    if credential.revoked {
-        return Err(unauthenticated("this token was revoked", "make a new token"));
-    }
-    if let Some(end) = credential.expires_at.filter(|end| *end <= now) {
-        return Err(unauthenticated(
-            format!("this token expired at {end}"),
-            "make a new token",
-        ));
-    }
+    check_good(credential, now)?;
     Ok(Principal::Token {
         credential: credential.id,
         role: credential.role,
         tenant: credential.tenant.clone(),
         supply: credential.supply,
     })
+}
+
+fn check_good(credential: &Credential, now: Timestamp) -> Result<(), Refusal> {
+    const NEXT: &str = "make a new token with `tidemill token create`";
+    if credential.revoked {
+        return Err(Refusal::new(401, "token_revoked", "this token was revoked", NEXT));
+    }
+    match credential.expires_at.filter(|end| *end <= now) {
+        None => Ok(()),
+        Some(end) => Err(Refusal::new(
+            401,
+            "token_expired",
+            format!("this token expired at {end}"),
+            NEXT,
+        )),
+    }
+}
+
+/// That the token which let a connection or stream in is still good; its refusal if not. Nothing, where none did.
+pub(crate) fn still_good(state: &State, credential: Option<CredentialId>, now: Timestamp) -> Result<(), Refusal> {
+    let Some(id) = credential else { return Ok(()) };
+    match state.credentials.get(&id) {
+        Some(credential) => check_good(credential, now),
+        None => Err(unauthenticated("this token is not known here", "make a new token")),
+    }
 }
 
 /// A loopback peer is this machine's operator unless a browser or a proxy speaks for somebody else.

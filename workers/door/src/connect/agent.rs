@@ -10,7 +10,7 @@ use axum::extract::ws::{WebSocket, WebSocketUpgrade};
 use axum::response::Response;
 use bytes::Bytes;
 use tidemill_domain::command::{Command, JoinNode};
-use tidemill_domain::id::NodeId;
+use tidemill_domain::id::{CredentialId, NodeId};
 use tidemill_domain::policy::work;
 use tidemill_kit::observation::{BEAT, Body};
 use tidemill_protocol::agent::{AgentMessage, Desired, DoorMessage, Hello, Welcome};
@@ -19,8 +19,10 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::facts::{self, Batch};
+use super::registry::Signals;
 use super::socket::{self, Heard, Outgoing, Reader};
 use super::translate_agent;
+use crate::auth;
 use crate::gate::{Caller, Peer};
 use crate::metrics::Counted;
 use crate::problem::Refusal;
@@ -56,6 +58,16 @@ pub(crate) async fn connect(
         }))
 }
 
+/// Why a connection is ended: what the next try would be refused with.
+pub(super) fn unwelcome(shared: &Shared, credential: Option<CredentialId>) -> Problem {
+    let now = shared.clock.now();
+    let found = shared.deps.view.read(|state| auth::still_good(state, credential, now));
+    let Refusal(problem) = found
+        .err()
+        .unwrap_or_else(|| Refusal::overloaded("this connection is ended by the server"));
+    *problem
+}
+
 pub(super) fn no_websocket(detail: &str) -> Refusal {
     Refusal::new(
         426,
@@ -89,7 +101,10 @@ async fn talk(shared: Arc<Shared>, caller: Caller, socket: WebSocket) {
     };
     let _counted = Counted::in_(&shared.metrics.agents);
     let connection = shared.registry.number();
-    let (superseded, work, logs) = shared.registry.enter_agent(node, connection, outgoing.clone());
+    let signals = Signals::new(caller.principal.credential());
+    let (work, logs) = shared
+        .registry
+        .enter_agent(node, connection, signals.clone(), outgoing.clone());
     shared.observer.heard(&Body::NodeConnected { node, connection });
     let welcome = shared.deps.view.read(|state| Welcome {
         node: node.to_string(),
@@ -116,7 +131,13 @@ async fn talk(shared: Arc<Shared>, caller: Caller, socket: WebSocket) {
         tokio::select! {
             biased;
             () = shared.closing.cancelled() => break None,
-            () = superseded.cancelled() => break Some(session.supersede().await),
+            () = signals.superseded.cancelled() => break Some(session.supersede().await),
+            () = signals.unwelcome.cancelled() => {
+                let problem = unwelcome(&shared, signals.credential);
+                let reason = problem.detail.clone();
+                session.outgoing.send(DoorMessage::Refused(problem)).await;
+                break Some(reason);
+            }
             reason = &mut writing => {
                 break Some(reason.ok().flatten().unwrap_or_else(|| "the connection broke".to_owned()));
             }

@@ -1,6 +1,7 @@
 //! From a change of the state to the connections it concerns.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tidemill_domain::commit::Address;
 use tidemill_domain::state::State;
@@ -8,7 +9,11 @@ use tidemill_protocol::gateway::DoorToGateway;
 use tokio::time::MissedTickBehavior;
 
 use super::{socket, translate_gateway};
+use crate::auth;
 use crate::shared::Shared;
+
+/// How often the tokens of open connections are looked at: a token that is revoked, or runs out, ends them within it.
+const RECHECK: Duration = Duration::from_secs(1);
 
 /// What routes depend on: services, by number and last change. A deleted service changes the number, a new one both.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
@@ -31,11 +36,23 @@ pub(crate) async fn fan_out(shared: Arc<Shared>) {
     let mut progress = shared.deps.view.progress();
     let mut again = tokio::time::interval(shared.config.limits.resend);
     again.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut recheck = tokio::time::interval(RECHECK);
+    recheck.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut sent = None;
     loop {
         let unasked = tokio::select! {
             biased;
             () = shared.closing.cancelled() => return,
+            // Before the changes, which may come without a pause.
+            _ = recheck.tick() => {
+                let now = shared.clock.now();
+                shared.deps.view.read(|state| {
+                    shared
+                        .registry
+                        .end_unwelcome(|credential| auth::still_good(state, credential, now).is_ok());
+                });
+                continue;
+            }
             changed = progress.changed() => match changed {
                 Ok(()) => false,
                 // The view ends with the process only.

@@ -16,16 +16,18 @@ use tidemill_protocol::gateway::{DoorToGateway, GatewayHello, GatewayMessage, Ga
 use tidemill_protocol::{MAX_MESSAGE_BYTES, Problem, Stamp};
 use tokio::sync::watch;
 
-use super::agent::no_websocket;
+use super::agent::{no_websocket, unwelcome};
+use super::registry::Signals;
 use super::socket::{self, Heard, Reader};
 use super::{rotation, translate_agent, translate_gateway};
-use crate::gate::Peer;
+use crate::gate::{Caller, Peer};
 use crate::metrics::Counted;
 use crate::problem::Refusal;
 use crate::shared::Shared;
 
 pub(crate) async fn connect(
     State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
     Extension(peer): Extension<Peer>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Refusal> {
@@ -35,13 +37,13 @@ pub(crate) async fn connect(
         .max_message_size(MAX_MESSAGE_BYTES)
         .max_frame_size(MAX_MESSAGE_BYTES)
         .on_upgrade(move |socket| async move {
-            talk(shared, socket).await;
+            talk(shared, caller, socket).await;
             // They count for as long as the connection lasts.
             drop((task, peer));
         }))
 }
 
-async fn talk(shared: Arc<Shared>, socket: WebSocket) {
+async fn talk(shared: Arc<Shared>, caller: Caller, socket: WebSocket) {
     let limits = &shared.config.limits;
     let (mut reader, outgoing, writer) =
         socket::split::<DoorToGateway>(socket, limits.silent_after, limits.write_timeout);
@@ -67,7 +69,8 @@ async fn talk(shared: Arc<Shared>, socket: WebSocket) {
     let _counted = Counted::in_(&shared.metrics.gateways);
     shared.saw_gateway(&hello.url);
     let connection = shared.registry.number();
-    let superseded = shared.registry.enter_gateway(&hello.name, connection);
+    let signals = Signals::new(caller.principal.credential());
+    shared.registry.enter_gateway(&hello.name, connection, signals.clone());
     tracing::info!(gateway = hello.name, url = hello.url, "a gateway connected");
     // The welcome is queued before the writer runs, so it goes before any routes.
     outgoing
@@ -85,7 +88,13 @@ async fn talk(shared: Arc<Shared>, socket: WebSocket) {
         tokio::select! {
             biased;
             () = shared.closing.cancelled() => break,
-            () = superseded.cancelled() => {
+            () = signals.unwelcome.cancelled() => {
+                let problem = unwelcome(&shared, signals.credential);
+                tracing::info!(gateway = session.hello.name, code = problem.code, "a gateway's connection was ended");
+                outgoing.send(DoorToGateway::Refused(problem)).await;
+                break;
+            }
+            () = signals.superseded.cancelled() => {
                 outgoing.send(DoorToGateway::Refused(session.superseded())).await;
                 break;
             }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::extract::ws::Utf8Bytes;
 use tidemill_domain::commit::Address;
-use tidemill_domain::id::{InstanceId, NodeId};
+use tidemill_domain::id::{CredentialId, InstanceId, NodeId};
 use tidemill_domain::state::State;
 use tidemill_protocol::agent::DoorMessage;
 use tokio::sync::{Notify, watch};
@@ -23,8 +23,7 @@ pub(super) type Snapshot = Utf8Bytes;
 /// A connected agent as others see it.
 pub(super) struct AgentEntry {
     pub(super) connection: u64,
-    /// Cancelled when a newer connection takes the node over.
-    pub(super) superseded: CancellationToken,
+    signals: Signals,
     /// Woken when the node's work changed.
     pub(super) work: Arc<Notify>,
     /// The change it was woken for last.
@@ -35,7 +34,28 @@ pub(super) struct AgentEntry {
 
 struct GatewayEntry {
     connection: u64,
-    superseded: CancellationToken,
+    signals: Signals,
+}
+
+/// What ends a connection from this side.
+#[derive(Clone)]
+pub(super) struct Signals {
+    /// The token that let it in.
+    pub(super) credential: Option<CredentialId>,
+    /// Cancelled when a newer connection takes its place.
+    pub(super) superseded: CancellationToken,
+    /// Cancelled when its token is no longer good.
+    pub(super) unwelcome: CancellationToken,
+}
+
+impl Signals {
+    pub(super) fn new(credential: Option<CredentialId>) -> Self {
+        Self {
+            credential,
+            superseded: CancellationToken::new(),
+            unwelcome: CancellationToken::new(),
+        }
+    }
 }
 
 /// See the module.
@@ -90,23 +110,20 @@ impl Registry {
         &self,
         node: NodeId,
         connection: u64,
+        signals: Signals,
         outgoing: Outgoing<DoorMessage>,
-    ) -> (CancellationToken, Arc<Notify>, Arc<LogTable>) {
+    ) -> (Arc<Notify>, Arc<LogTable>) {
         let entry = AgentEntry {
             connection,
-            superseded: CancellationToken::new(),
+            signals,
             work: Arc::new(Notify::new()),
             seen: Address::default(),
             outgoing,
             logs: Arc::new(LogTable::default()),
         };
-        let mine = (
-            entry.superseded.clone(),
-            Arc::clone(&entry.work),
-            Arc::clone(&entry.logs),
-        );
+        let mine = (Arc::clone(&entry.work), Arc::clone(&entry.logs));
         if let Some(older) = self.agents().insert(node, entry) {
-            older.superseded.cancel();
+            older.signals.superseded.cancel();
         }
         mine
     }
@@ -119,16 +136,22 @@ impl Registry {
         }
     }
 
-    pub(super) fn enter_gateway(&self, name: &str, connection: u64) -> CancellationToken {
-        let superseded = CancellationToken::new();
-        let entry = GatewayEntry {
-            connection,
-            superseded: superseded.clone(),
-        };
+    pub(super) fn enter_gateway(&self, name: &str, connection: u64, signals: Signals) {
+        let entry = GatewayEntry { connection, signals };
         if let Some(older) = self.gateways().insert(name.to_owned(), entry) {
-            older.superseded.cancel();
+            older.signals.superseded.cancel();
         }
-        superseded
+    }
+
+    /// Ends the connections whose token is no longer good.
+    pub(super) fn end_unwelcome(&self, good: impl Fn(Option<CredentialId>) -> bool) {
+        let end = |signals: &Signals| {
+            if !good(signals.credential) {
+                signals.unwelcome.cancel();
+            }
+        };
+        self.agents().values().for_each(|entry| end(&entry.signals));
+        self.gateways().values().for_each(|entry| end(&entry.signals));
     }
 
     pub(super) fn leave_gateway(&self, name: &str, connection: u64) {

@@ -10,6 +10,7 @@ pub mod ledger;
 pub mod lists;
 pub mod load;
 pub mod logs;
+pub mod node;
 pub mod role;
 pub mod scale;
 pub mod show;
@@ -30,6 +31,7 @@ pub async fn run(cli: Cli) -> Result<(), CliError> {
         Verb::Worker(args) => role::worker(args).await,
         Verb::Gateway(args) => role::gateway(args, &global).await,
         Verb::Agent(args) => role::agent(args, &global).await,
+        Verb::Node(args) => node::run(args, &global).await,
         Verb::Token(args) => token::run(args, &global).await,
         Verb::Apply(args) => workload::apply(args, &global).await,
         Verb::Delete(args) => workload::command("delete", args, &global).await,
