@@ -109,8 +109,8 @@ pub fn records(genesis: &Genesis, events: u64, from: Timestamp) -> Vec<RawRecord
                 asked += 1;
             }
         }
-        let group = core.decide_group(&mut queue, now(asked)).unwrap();
-        let record = group.planned.unwrap().record;
+        core.decide(&mut queue, now(asked)).unwrap();
+        let record = core.close().unwrap().planned.unwrap().record;
         records.push(RawRecord {
             sequence: record.anchor.sequence,
             body: record.bytes,

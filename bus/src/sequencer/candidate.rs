@@ -30,7 +30,7 @@ use super::trouble::Trouble;
 use crate::backoff::Backoff;
 use crate::checkpoint::Checkpoint;
 use crate::commands::SubmitError;
-use crate::fold::FoldError;
+use crate::fold::{FoldError, Prepared};
 use crate::ledger::{Ledger, ReadError};
 use crate::remote::{self, Beats, NatsTransport, Presence, RemoteCommands};
 
@@ -223,7 +223,7 @@ impl Candidate {
         };
         past::audit(&shared, replica.began);
         let mut outcome = replica
-            .catch_up(&*shared.ledger)
+            .catch_up(&shared.ledger)
             .await
             .map_err(|error| fold_trouble(&error));
         if outcome.is_ok() {
@@ -298,7 +298,7 @@ impl Candidate {
                 }
                 batch = follow.next_batch(BATCH) => {
                     let folded = batch.map_err(FoldError::from).and_then(|batch| {
-                        batch.iter().try_for_each(|raw| replica.record(raw))
+                        batch.iter().try_for_each(|raw| replica.record(Prepared::of(raw)))
                     });
                     folded.map_err(|error| fold_trouble(&error))?;
                     self.note(replica);
@@ -328,7 +328,7 @@ impl Candidate {
             }
         }
         replica
-            .catch_up(&*shared.ledger)
+            .catch_up(&shared.ledger)
             .await
             .map_err(|error| fold_trouble(&error))?;
         self.note(replica);
