@@ -3,6 +3,7 @@
 
 pub mod bulk;
 pub mod cell;
+pub mod drivers;
 pub mod make;
 pub mod nats;
 pub mod product;

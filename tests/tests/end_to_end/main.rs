@@ -4,6 +4,7 @@
 mod crashes;
 mod errors;
 mod first_light;
+mod hardware;
 mod long_ledger;
 mod on_nats;
 mod wide;

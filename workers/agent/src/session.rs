@@ -20,9 +20,10 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     AgentConfig, clock,
     core::Input,
+    inspection::Inspected,
     launch::Homes,
     logs::LogReaders,
-    machine::{self, CpuMeter},
+    machine::{self, CpuMeter, TrafficMeter},
     outbox::{Outbox, OutboxClosed},
     runner::{Question, Vitals},
 };
@@ -48,6 +49,8 @@ pub(crate) struct Session {
     pub(crate) inputs: mpsc::Sender<Input>,
     pub(crate) questions: mpsc::Sender<Question>,
     pub(crate) vitals: watch::Receiver<Vitals>,
+    /// What the node measured of itself; the first greeting waits for it.
+    pub(crate) inspected: watch::Receiver<Option<Inspected>>,
 }
 
 /// State of one connection.
@@ -158,7 +161,7 @@ impl Session {
             event = link.next() => match event.ok_or(Ending::Told)? {
                 LinkEvent::Connected(connection) => {
                     refusals.unknown_token = None;
-                    *talk = Some(self.greet(connection).await?);
+                    *talk = Some(self.greet(connection, shutdown).await?);
                 }
                 LinkEvent::Disconnected { problem, .. } => {
                     *talk = None;
@@ -192,7 +195,16 @@ impl Session {
         Ok(())
     }
 
-    async fn greet(&self, connection: Connection<AgentMessage>) -> Result<Talk, Ending> {
+    async fn greet(
+        &mut self,
+        connection: Connection<AgentMessage>,
+        shutdown: &CancellationToken,
+    ) -> Result<Talk, Ending> {
+        let inspected = tokio::select! {
+            () = shutdown.cancelled() => return Err(Ending),
+            // Gone without a word: the greeting goes without it too.
+            inspected = self.inspected.wait_for(Option::is_some) => inspected.ok().and_then(|found| found.clone()),
+        };
         let (answer, answered) = oneshot::channel();
         self.questions
             .send(Question::Statuses(answer))
@@ -201,6 +213,10 @@ impl Session {
         let instances = answered.await.map_err(|_| Ending::Told)?;
         let config = &self.config;
         let applied = self.vitals.borrow().applied.clone();
+        let mut devices = config.devices.clone();
+        if let Some(inspected) = &inspected {
+            inspected.correct(&mut devices);
+        }
         let hello = Hello {
             protocol: PROTOCOL_VERSION,
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -213,10 +229,11 @@ impl Session {
             boot_id: self.boot_id.clone(),
             machine_id: self.machine_id.clone(),
             agent_id: config.agent_id.clone(),
-            devices: config.devices.clone(),
+            devices,
             instances,
             applied,
             limitations: config.limitations.clone(),
+            inspection: inspected.map(|inspected| Box::new(inspected.report)),
         };
         // Gone again already: the link says so next.
         let _ = connection.send(AgentMessage::Hello(hello)).await;
@@ -299,6 +316,7 @@ impl Session {
         beats.number += 1;
         let memory = machine::memory();
         let vitals = self.vitals.borrow().clone();
+        let (devices, devices_left_out) = self.config.telemetry.readings();
         Beat {
             number: beats.number,
             uptime_ms: u64::try_from(beats.began.elapsed().as_millis()).unwrap_or(u64::MAX),
@@ -309,6 +327,9 @@ impl Session {
             running: vitals.running,
             outbox: self.outbox.waiting(),
             applied: vitals.applied,
+            host: Some(beats.traffic.read(&self.config.data_dir)),
+            devices,
+            devices_left_out,
         }
     }
 }
@@ -318,6 +339,7 @@ struct Beats {
     began: Instant,
     number: u64,
     cpu: CpuMeter,
+    traffic: TrafficMeter,
 }
 
 impl Beats {
@@ -328,6 +350,7 @@ impl Beats {
             began: Instant::now(),
             number: 0,
             cpu: CpuMeter::default(),
+            traffic: TrafficMeter::default(),
         }
     }
 

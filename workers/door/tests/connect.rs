@@ -108,6 +108,7 @@ fn hello(name: &str) -> Hello {
         instances: vec![],
         applied: None,
         limitations: vec![],
+        inspection: None,
     }
 }
 
