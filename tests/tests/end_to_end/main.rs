@@ -5,4 +5,5 @@ mod crashes;
 mod errors;
 mod first_light;
 mod on_nats;
+mod rollout;
 mod wide;

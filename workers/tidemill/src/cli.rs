@@ -111,6 +111,8 @@ pub enum Verb {
     Stop(workload::TargetArgs),
     /// Start a stopped workload
     Start(workload::TargetArgs),
+    /// Return a workload to the version that served before
+    Rollback(workload::TargetArgs),
     /// Override how many replicas a service has
     Scale(scale::ScaleArgs),
     /// List nodes

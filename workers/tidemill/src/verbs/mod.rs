@@ -34,6 +34,7 @@ pub async fn run(cli: Cli) -> Result<(), CliError> {
         Verb::Apply(args) => workload::apply(args, &global).await,
         Verb::Delete(args) => workload::command("delete", args, &global).await,
         Verb::Stop(args) => workload::command("stop", args, &global).await,
+        Verb::Rollback(args) => workload::command("rollback", args, &global).await,
         Verb::Start(args) => workload::command("start", args, &global).await,
         Verb::Scale(args) => scale::run(args, &global).await,
         Verb::Nodes(args) => lists::run(List::Nodes, args, &global).await,

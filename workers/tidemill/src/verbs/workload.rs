@@ -36,6 +36,7 @@ const TARGET_EXAMPLES: &str = "\
 Examples:
   tidemill stop service/hello
   tidemill start service/hello --wait 60s
+  tidemill rollback service/hello --wait 60s
   tidemill delete service/acme/chat";
 
 /// How often a waited-for service is looked at.
@@ -59,7 +60,7 @@ pub struct ApplyArgs {
     pub dry_run: bool,
 }
 
-/// Arguments of `delete`, `stop` and `start`.
+/// Arguments of `delete`, `stop`, `start` and `rollback`.
 #[derive(Debug, Args)]
 #[command(after_help = TARGET_EXAMPLES)]
 pub struct TargetArgs {
@@ -101,7 +102,7 @@ pub async fn apply(args: ApplyArgs, global: &GlobalArgs) -> Result<(), CliError>
     Ok(())
 }
 
-/// Runs `delete`, `stop` or `start`.
+/// Runs `delete`, `stop`, `start` or `rollback`.
 pub async fn command(verb: &str, args: TargetArgs, global: &GlobalArgs) -> Result<(), CliError> {
     let target = Target::parse(&args.target, args.tenant.as_deref())?;
     let server = global.connect()?;
@@ -269,7 +270,7 @@ async fn settle(
             Ok(rows) => {
                 pause = LOOK_EVERY;
                 missing = missing_of(&rows, targets);
-                if missing.is_empty() {
+                if missing.iter().all(|(_, row)| row.as_ref().is_some_and(halted)) {
                     return Ok(missing);
                 }
             }
@@ -316,6 +317,11 @@ fn settled(row: &Value) -> bool {
         Some("ready" | "idle") | None => exact,
         Some(_) => false,
     }
+}
+
+/// A halted rollout waits for its owner: so does nobody for it.
+fn halted(row: &Value) -> bool {
+    row.get("state").and_then(Value::as_str) == Some("halted")
 }
 
 async fn not_placed(server: &Server, wait: Duration, missing: &[Missing]) -> CliError {
