@@ -169,11 +169,23 @@ pub enum Command {
         /// Which.
         service: ServiceId,
     },
+    /// Start no more instances of a generation that does not get ready.
+    HaltRollout {
+        /// Which service.
+        service: ServiceId,
+        /// Of which generation; refused when it is not the present one.
+        generation: u64,
+    },
+    /// Go back to the generation that served before.
+    RollBackService {
+        /// Which.
+        service: ServiceId,
+    },
     /// Want more instances.
     RequestInstances {
         /// Of which service.
         service: ServiceId,
-        /// Of which generation; refused when it is not the present one.
+        /// Of which generation; refused when it is not the one that is to be made.
         generation: u64,
         /// How many, at most [`CHUNK`].
         count: u32,
@@ -243,6 +255,8 @@ impl Command {
             Command::ScaleService { .. } => "ScaleService",
             Command::ReleaseScale { .. } => "ReleaseScale",
             Command::SettleService { .. } => "SettleService",
+            Command::HaltRollout { .. } => "HaltRollout",
+            Command::RollBackService { .. } => "RollBackService",
             Command::RequestInstances { .. } => "RequestInstances",
             Command::PlaceInstances { .. } => "PlaceInstances",
             Command::DeferPlacement { .. } => "DeferPlacement",

@@ -20,7 +20,7 @@ use tidemill_domain::time::Span;
 use crate::history::entity_text;
 use crate::resolve::kind;
 use crate::rows::{
-    InstanceRow, count, device_row, filter_sentence, instance_row, node_row, queue_row, service_row, unconfirmed,
+    InstanceRow, ServiceRow, count, device_row, filter_sentence, instance_row, node_row, queue_row, service_row, unconfirmed,
 };
 
 /// Why one thing is as it is.
@@ -260,6 +260,15 @@ fn service(state: &State, id: ServiceId) -> Option<Explain> {
         format!("{} wanted; instances: {stages}", count(row.desired as usize, "replica")),
         entry.changed,
     ));
+    if let Some(rollout) = &row.rollout {
+        let (from, to) = (rollout.from, rollout.to);
+        facts.push(fact(format!(
+            "rollout from generation {from} to {to}, {} since {}: {} ready of the new one",
+            rollout.state,
+            rollout.since,
+            count(rollout.updated as usize, "replica"),
+        )));
+    }
     if let Some(failure) = &row.last_failure {
         let row_of = match row.failures {
             0 => String::new(),
@@ -304,6 +313,7 @@ fn service(state: &State, id: ServiceId) -> Option<Explain> {
                 nodes.join(", ")
             ),
         },
+        (None, "halted") => halted_next(&row),
         (None, "stopped") => format!("`tidemill start service/{}` runs it again", row.name),
         (None, "idle") => "raise scale.min, or set a count with `tidemill scale`".to_owned(),
         (None, _) => "nothing".to_owned(),
@@ -318,6 +328,13 @@ fn service(state: &State, id: ServiceId) -> Option<Explain> {
     );
     explain.candidates = shown.map(|p| candidates(state, p)).unwrap_or_default();
     Some(explain)
+}
+
+fn halted_next(row: &ServiceRow) -> String {
+    let back = row.rollback_to.map_or_else(String::new, |to| {
+        format!("`tidemill rollback service/{}` returns to generation {to}; ", row.name)
+    });
+    format!("{back}apply a mended file, or the same one again to try once more")
 }
 
 fn instance(state: &State, id: InstanceId) -> Option<Explain> {

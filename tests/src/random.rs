@@ -56,7 +56,7 @@ pub fn step(cell: &mut Cell, number: u64) {
         }
         4 => choice
             .of(&services)
-            .map(|service| service_command(service, &mut choice)),
+            .map(|service| service_command(service, cell.state.services[&service].generation, &mut choice)),
         5 | 6 => choice.of(&services).map(|service| {
             let generation = cell.state.services[&service].generation;
             Command::RequestInstances {
@@ -142,8 +142,8 @@ fn node_command(node: NodeId, choice: &mut Choice) -> Command {
     }
 }
 
-fn service_command(service: ServiceId, choice: &mut Choice) -> Command {
-    match choice.below(8) {
+fn service_command(service: ServiceId, generation: u64, choice: &mut Choice) -> Command {
+    match choice.below(11) {
         0 => Command::StopService { service },
         1 | 2 => Command::StartService { service },
         3 => Command::DeleteService { service },
@@ -154,6 +154,8 @@ fn service_command(service: ServiceId, choice: &mut Choice) -> Command {
             until: None,
         },
         5 => Command::ReleaseScale { service },
+        6 => Command::RollBackService { service },
+        7 => Command::HaltRollout { service, generation },
         _ => Command::SettleService { service },
     }
 }

@@ -22,8 +22,9 @@ use tidemill_domain::events::node::{
 use tidemill_domain::events::placement::{Candidate, Explanation, Filter, FilterCount, Part, ScorePart};
 use tidemill_domain::events::service::{
     Class, DesiredReason, DeviceRequest, PlacementRules, Retry, Route, Run, Runtime, Scale, ServiceApplied,
-    ServiceDeleteRequested, ServiceDeleted, ServiceDesiredChanged, ServiceScaleOverridden, ServiceScaleReleased,
-    ServiceSpec, ServiceStarted, ServiceStopRequested, Spread,
+    ServiceDeleteRequested, ServiceDeleted, ServiceDesiredChanged, ServiceRolledBack, ServiceRolledOut,
+    ServiceRolloutHalted, ServiceScaleOverridden, ServiceScaleReleased, ServiceSpec, ServiceStarted,
+    ServiceStopRequested, Spread,
 };
 use tidemill_domain::events::worker::WorkerTermGranted;
 use tidemill_domain::id::{CommandId, CredentialId, DeviceId, InstanceId, LedgerId, NodeId, ServiceId};
@@ -262,6 +263,26 @@ pub fn samples() -> Vec<Event> {
             service,
             desired: 9,
             reason: DesiredReason::Override,
+        }
+        .into(),
+        ServiceRolledOut {
+            service,
+            generation: 3,
+            took: Span::from_secs(40),
+        }
+        .into(),
+        ServiceRolloutHalted {
+            service,
+            generation: 4,
+            serving: 3,
+            reason: "exited".into(),
+        }
+        .into(),
+        ServiceRolledBack {
+            service,
+            from: 4,
+            to: 3,
+            spec: service_spec(),
         }
         .into(),
         InstancesRequested {

@@ -179,6 +179,12 @@ fn stopped(
 
 /// Failures in a row of the service, and when it may try again. Instances of one try that fail together count once.
 fn count_failure(state: &State, context: &Context<'_>, instance: &Instance, overlay: &mut Overlay) -> (u32, Timestamp) {
+    // While a rollout runs, the end of a replica it replaces says nothing of what it starts.
+    if let Some(service) = state.services.get(&instance.service)
+        && service.made_generation() != instance.generation
+    {
+        return (service.failures, service.retry_at.unwrap_or(context.now));
+    }
     let ready_at = overlay.ready_at.get(&instance.id).copied().or(instance.ready_at);
     let served = ready_at.map(|at| context.now.since(at));
     let (failures, retry_at) = *overlay.rounds.entry(instance.service).or_insert_with(|| {

@@ -41,11 +41,12 @@ pub(super) fn request(
     check_count("instances", count as usize, CHUNK)?;
     let service = service(state, id)?;
     let name = || format!("service {}", service.full_name());
-    if generation != service.generation {
+    let current = service.made_generation();
+    if generation != current {
         return Err(Rejection::StaleGeneration {
             service: service.full_name(),
             asked: generation,
-            current: service.generation,
+            current,
         });
     }
     if service.lifecycle != Lifecycle::Active {
@@ -58,11 +59,14 @@ pub(super) fn request(
             "its instances failed; the next try is later",
         ));
     }
+    // While a rollout is halted, replicas of the new generation that did get ready count too: they stay.
+    let halted = service.halted.is_some();
     let staying = service
         .live
         .iter()
         .filter_map(|id| state.instances.get(id))
-        .filter(|i| i.generation == generation && !i.state.leaving())
+        .filter(|i| !i.state.leaving())
+        .filter(|i| i.generation == generation || halted && i.state == InstanceState::Ready)
         .count();
     if staying + count as usize > service.desired as usize {
         return Err(wrong(name(), "complete", "it would have more instances than wanted"));

@@ -12,10 +12,12 @@ mod cell;
 mod facts;
 mod instance;
 mod node;
+mod rollout;
 mod service;
 pub mod validate;
 
 pub use facts::backoff;
+pub use rollout::ROLLOUT_TRIES;
 
 use crate::command::{Command, Context};
 use crate::commit::Actor;
@@ -50,6 +52,8 @@ pub fn decide(state: &State, context: &Context<'_>, command: Command) -> Result<
         } => service::scale(state, context, service, replicas, from, until),
         Command::ReleaseScale { service } => service::release_scale(state, context, service),
         Command::SettleService { service } => service::settle(state, context, service),
+        Command::HaltRollout { service, generation } => rollout::halt(state, service, generation),
+        Command::RollBackService { service } => rollout::roll_back(state, context, service),
         Command::RequestInstances {
             service,
             generation,

@@ -15,7 +15,7 @@ use crate::state::service::{Lifecycle, ScaleOverride, Service};
 use crate::state::{MINUTE, State};
 use crate::time::Timestamp;
 
-use super::{check_count, fresh, not_found, validate};
+use super::{check_count, fresh, not_found, rollout, validate};
 
 /// Most services of one declaration: together they stay well inside one record.
 const MAX_SERVICES: usize = 64;
@@ -106,10 +106,15 @@ fn change(
         ));
     }
     let spec = declared.spec;
-    if **known.spec() == spec {
+    // The same again under a halted rollout is its owner's wish to try once more.
+    let same = **known.spec() == spec;
+    if same && known.halted.is_none() {
         return Ok(());
     }
-    let generation = known.generation + u64::from(needs_new_instances(known.spec(), &spec));
+    let generation = match same || needs_new_instances(known.spec(), &spec) {
+        true => known.newest + 1,
+        false => known.generation,
+    };
     let (desired, reason) = known.desired_under(&spec.scale, context.now);
     let service = known.id;
     events.push(
@@ -140,14 +145,14 @@ fn needs_new_instances(old: &ServiceSpec, new: &ServiceSpec) -> bool {
     old.run != new.run || old.devices != new.devices || old.placement != new.placement
 }
 
-fn get(state: &State, service: ServiceId) -> Result<&Service, Rejection> {
+pub(super) fn get(state: &State, service: ServiceId) -> Result<&Service, Rejection> {
     state
         .services
         .get(&service)
         .ok_or_else(|| not_found("service", service))
 }
 
-fn wrong_state(service: &Service, reason: &str) -> Rejection {
+pub(super) fn wrong_state(service: &Service, reason: &str) -> Rejection {
     let state = match service.lifecycle {
         Lifecycle::Active => "active",
         Lifecycle::Stopped => "stopped",
@@ -160,7 +165,7 @@ fn wrong_state(service: &Service, reason: &str) -> Rejection {
     }
 }
 
-fn not_deleting(service: &Service) -> Result<(), Rejection> {
+pub(super) fn not_deleting(service: &Service) -> Result<(), Rejection> {
     if service.lifecycle == Lifecycle::Deleting {
         return Err(wrong_state(service, "nothing but its end can be asked of it"));
     }
@@ -168,7 +173,7 @@ fn not_deleting(service: &Service) -> Result<(), Rejection> {
 }
 
 /// The change of the replica count that follows when `service` becomes `then`.
-fn follow(then: &Service, now: Timestamp, events: &mut Vec<Event>) {
+pub(super) fn follow(then: &Service, now: Timestamp, events: &mut Vec<Event>) {
     let (desired, reason) = then.desired_at(now);
     if desired != then.desired {
         events.push(
@@ -318,6 +323,7 @@ pub(super) fn settle(state: &State, context: &Context<'_>, id: ServiceId) -> Res
         events.push(ServiceScaleReleased { service: id }.into());
     }
     follow(service, context.now, &mut events);
+    rollout::settle(state, context, service, &mut events);
     Ok(events)
 }
 

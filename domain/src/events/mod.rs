@@ -161,6 +161,9 @@ event_kinds! {
     45 1 ServiceScaleOverridden = service::ServiceScaleOverridden;
     46 1 ServiceScaleReleased = service::ServiceScaleReleased;
     47 1 ServiceDesiredChanged = service::ServiceDesiredChanged;
+    48 1 ServiceRolledOut = service::ServiceRolledOut;
+    49 1 ServiceRolloutHalted = service::ServiceRolloutHalted;
+    50 1 ServiceRolledBack = service::ServiceRolledBack;
     60 1 InstancesRequested = instance::InstancesRequested;
     61 1 InstancesPlaced = instance::InstancesPlaced;
     62 1 PlacementDeferred = instance::PlacementDeferred;

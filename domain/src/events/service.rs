@@ -85,6 +85,44 @@ pub struct ServiceDesiredChanged {
     pub reason: DesiredReason,
 }
 
+/// Every replica is of the present generation: the change is through.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Schema)]
+pub struct ServiceRolledOut {
+    /// Which.
+    pub service: ServiceId,
+    /// The generation that serves alone now.
+    pub generation: u64,
+    /// Since it was declared.
+    pub took: Span,
+}
+
+/// Replicas of the present generation do not get ready: no more are started, and the generation before serves on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Schema)]
+pub struct ServiceRolloutHalted {
+    /// Which.
+    pub service: ServiceId,
+    /// The generation that failed.
+    pub generation: u64,
+    /// The generation that serves on.
+    pub serving: u64,
+    /// The last failure, in a sentence.
+    pub reason: String,
+}
+
+/// Its owner went back to an earlier generation: instances still made from it stay.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Schema)]
+pub struct ServiceRolledBack {
+    /// Which.
+    pub service: ServiceId,
+    /// The generation left.
+    pub from: u64,
+    /// The generation that is the present one again.
+    pub to: u64,
+    /// The whole declaration that holds now: what instances are made from is that generation's, scale, route and class
+    /// stay as they were declared last.
+    pub spec: ServiceSpec,
+}
+
 /// What set the replica count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Schema)]
 #[serde(rename_all = "snake_case")]

@@ -6,6 +6,9 @@
 //! [`surge`] more than wanted at a time. The alternative, a rollout object with a cursor, would be state that can
 //! disagree with the instances; the instances themselves say how far the rollout is.
 //!
+//! A rollout whose new replicas fail [`ROLLOUT_TRIES`] times in a row is halted: replicas that were to replace others
+//! and do not serve go, and what is missing is made from the generation that served before.
+//!
 //! Invariants: what is ready never falls below what is wanted (or what there was) by an action named here; replicas that
 //! never served go before those that do; nothing is requested before a service's back-off is over; a service that is
 //! stopped or deleted loses all its replicas and gets none.
@@ -13,6 +16,7 @@
 use std::cmp::Reverse;
 
 use crate::command::{CHUNK, Command};
+use crate::decide::ROLLOUT_TRIES;
 use crate::events::instance::StopReason;
 use crate::id::{InstanceId, ServiceId};
 use crate::state::State;
@@ -24,16 +28,23 @@ use crate::time::Timestamp;
 /// One thing to do for a service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReplicaAction {
-    /// Its count is out of date with the time, or its deletion is complete.
+    /// Its count is out of date with the time, or its deletion or its rollout is complete.
     Settle {
         /// Which service.
         service: ServiceId,
+    },
+    /// What its rollout starts does not get ready.
+    Halt {
+        /// Which service.
+        service: ServiceId,
+        /// The failing generation.
+        generation: u64,
     },
     /// It lacks instances.
     Request {
         /// Which service.
         service: ServiceId,
-        /// Its present generation.
+        /// The generation to make them from.
         generation: u64,
         /// How many, at most [`CHUNK`].
         count: u32,
@@ -54,6 +65,7 @@ impl ReplicaAction {
     pub fn into_command(self) -> Command {
         match self {
             ReplicaAction::Settle { service } => Command::SettleService { service },
+            ReplicaAction::Halt { service, generation } => Command::HaltRollout { service, generation },
             ReplicaAction::Request {
                 service,
                 generation,
@@ -96,6 +108,14 @@ pub fn reconcile(state: &State, service: ServiceId, now: Timestamp) -> Reconcili
         out.actions.push(ReplicaAction::Settle { service: service.id });
         return out;
     }
+    if fails_to_roll_out(service) {
+        // Halting changes what is made and what goes.
+        out.actions.push(ReplicaAction::Halt {
+            service: service.id,
+            generation: service.generation,
+        });
+        return out;
+    }
     let mut staying: Vec<&Instance> = service
         .live
         .iter()
@@ -111,7 +131,8 @@ pub fn reconcile(state: &State, service: ServiceId, now: Timestamp) -> Reconcili
     out
 }
 
-/// Whether the recorded count no longer is what holds at `now`, an override has run out, or a deletion is complete.
+/// Whether the recorded count no longer is what holds at `now`, an override has run out, or a deletion or a rollout is
+/// complete.
 fn out_of_date(state: &State, service: &Service, now: Timestamp) -> bool {
     match service.lifecycle {
         Lifecycle::Deleting => {
@@ -123,9 +144,14 @@ fn out_of_date(state: &State, service: &Service, now: Timestamp) -> bool {
                 .scale_override
                 .and_then(|o| o.until)
                 .is_some_and(|until| until <= now);
-            run_out || service.desired_at(now).0 != service.desired
+            run_out || service.desired_at(now).0 != service.desired || state.rollout_through(service)
         }
     }
+}
+
+fn fails_to_roll_out(service: &Service) -> bool {
+    let under_way = service.rolling_from().is_some() && service.halted.is_none();
+    under_way && service.lifecycle == Lifecycle::Active && service.failures >= ROLLOUT_TRIES
 }
 
 fn next_override_edge(service: &Service, now: Timestamp) -> Option<Timestamp> {
@@ -157,8 +183,12 @@ fn is_ready(instance: &&&Instance) -> bool {
 
 fn active(service: &Service, staying: &[&Instance], now: Timestamp, out: &mut Reconciliation) {
     let desired = service.desired as usize;
-    let (current, older): (Vec<&Instance>, Vec<&Instance>) =
-        staying.iter().partition(|i| i.generation == service.generation);
+    let made = service.made_generation();
+    // Under a halted rollout a new replica that serves is as good as an old one; without a halt it is the aim.
+    let halted = service.halted.is_some();
+    let (current, older): (Vec<&Instance>, Vec<&Instance>) = staying
+        .iter()
+        .partition(|i| i.generation == made || halted && i.state == InstanceState::Ready);
 
     // `staying` is in the order in which replicas go, so the surplus is its head.
     let surplus = current.len().saturating_sub(desired);
@@ -187,7 +217,7 @@ fn active(service: &Service, staying: &[&Instance], now: Timestamp, out: &mut Re
         wanted -= count;
         out.actions.push(ReplicaAction::Request {
             service: service.id,
-            generation: service.generation,
+            generation: made,
             count: count as u32,
         });
     }

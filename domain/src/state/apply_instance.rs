@@ -55,8 +55,10 @@ impl State {
                 instance.ready_at = Some(instance.occurred_at);
                 instance.timings.load = Some(e.load);
                 instance.timings.ready = instance.placed_at.map(|placed| meta.recorded_at.since(placed));
-                let service = instance.service;
-                self.changed_service(service, event, meta, touched)?;
+                let (service, generation) = (instance.service, instance.generation);
+                let service = self.changed_service(service, event, meta, touched)?;
+                // There is nothing to come from before the first generation that served.
+                service.settled.get_or_insert(generation);
             }
             Event::InstanceUnready(e) => {
                 let instance = self.fact(e.instance, e.occurred_at, event, meta, touched)?;
@@ -228,13 +230,15 @@ impl State {
         instance.state = InstanceState::Failed;
         instance.reason.clone_from(&e.reason);
         instance.endpoint = None;
-        let service = instance.service;
+        let (service, generation) = (instance.service, instance.generation);
         self.drop_holds(e.instance, touched);
         self.end_instance(e.instance, meta, touched);
         let service = self.changed_service(service, event, meta, touched)?;
         service.failures = e.failures;
         service.retry_at = Some(e.retry_at);
-        service.last_failure = Some(e.reason.clone());
+        if service.made_generation() == generation {
+            service.last_failure = Some(e.reason.clone());
+        }
         Ok(())
     }
 

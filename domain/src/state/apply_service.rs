@@ -68,6 +68,26 @@ impl State {
                 service.desired_reason = e.reason;
                 service.desired_since = meta.recorded_at;
             }
+            Event::ServiceRolledOut(e) => {
+                let service = self.changed_service(e.service, event, meta, touched)?;
+                service.previous = service.settled;
+                service.settled = Some(e.generation);
+                self.drop_unused_specs(e.service);
+            }
+            Event::ServiceRolloutHalted(e) => {
+                let service = self.changed_service(e.service, event, meta, touched)?;
+                service.halted = Some(e.reason.clone());
+                // What failed was the new generation; the one that serves on starts with a clean record.
+                service.failures = 0;
+                service.retry_at = None;
+            }
+            Event::ServiceRolledBack(e) => {
+                let service = self.changed_service(e.service, event, meta, touched)?;
+                service.specs.insert(e.to, Arc::new(e.spec.clone()));
+                service.turn_to(e.to, meta);
+                service.trace = meta.trace;
+                self.drop_unused_specs(e.service);
+            }
             _ => unreachable!("the caller sends only this family"),
         }
         Ok(())
@@ -79,6 +99,11 @@ impl State {
             tenant: e.tenant.clone(),
             name: e.name.clone(),
             generation: e.generation,
+            newest: e.generation,
+            declared_at: meta.recorded_at,
+            settled: None,
+            previous: None,
+            halted: None,
             specs: BTreeMap::new(),
             lifecycle: Lifecycle::Active,
             desired: 0,
@@ -98,12 +123,8 @@ impl State {
             trace: meta.trace,
         });
         if e.generation != service.generation {
-            // A new declaration deserves a fresh start: what failed before says nothing of it.
-            service.failures = 0;
-            service.retry_at = None;
-            service.last_failure = None;
+            service.turn_to(e.generation, meta);
         }
-        service.generation = e.generation;
         service.specs.insert(e.generation, Arc::new(e.spec.clone()));
         service.changed = meta.address;
         service.trace = meta.trace;
@@ -129,10 +150,10 @@ impl State {
             .filter_map(|id| self.instances.get(id))
             .map(|i| i.generation)
             .collect();
-        let present = service.generation;
+        let kept = [Some(service.generation), service.settled, service.previous];
         service
             .specs
-            .retain(|generation, _| *generation == present || used.contains(generation));
+            .retain(|generation, _| kept.contains(&Some(*generation)) || used.contains(generation));
     }
 
     pub(super) fn changed_service(

@@ -254,7 +254,10 @@ impl State {
             | Event::ServiceDeleted(_)
             | Event::ServiceScaleOverridden(_)
             | Event::ServiceScaleReleased(_)
-            | Event::ServiceDesiredChanged(_) => self.apply_service(event, meta, touched)?,
+            | Event::ServiceDesiredChanged(_)
+            | Event::ServiceRolledOut(_)
+            | Event::ServiceRolloutHalted(_)
+            | Event::ServiceRolledBack(_) => self.apply_service(event, meta, touched)?,
             Event::InstancesRequested(_)
             | Event::InstancesPlaced(_)
             | Event::PlacementDeferred(_)

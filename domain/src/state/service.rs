@@ -12,6 +12,9 @@ use crate::id::{InstanceId, ServiceId};
 use crate::time::Timestamp;
 use crate::unit::Name;
 
+use super::instance::InstanceState;
+use super::{EventMeta, State};
+
 /// Inference replicas behind a route.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Service {
@@ -23,7 +26,18 @@ pub struct Service {
     pub name: Name,
     /// Of the declaration.
     pub generation: u64,
-    /// Declarations that are in use: the present one, and older ones while instances made from them live.
+    /// The highest generation there was: going back to an earlier one does not free its number.
+    pub newest: u64,
+    /// When the present generation became the present one.
+    pub declared_at: Timestamp,
+    /// The generation that was served last by all replicas; none before the first was ready.
+    pub settled: Option<u64>,
+    /// The one settled before that.
+    pub previous: Option<u64>,
+    /// Why no more instances of the present generation are started, where its rollout was halted.
+    pub halted: Option<String>,
+    /// Declarations that are in use: the present one, what a rollback could return to, and others while instances made
+    /// from them live.
     pub specs: BTreeMap<u64, Arc<ServiceSpec>>,
     /// Stage of its life.
     pub lifecycle: Lifecycle,
@@ -97,6 +111,35 @@ impl Service {
             .expect("apply keeps the present generation's declaration")
     }
 
+    /// The generation that a rollout under way, halted or not, comes from; none if there is no rollout.
+    pub fn rolling_from(&self) -> Option<u64> {
+        self.settled.filter(|settled| *settled != self.generation)
+    }
+
+    /// The generation that new instances are made from: while a rollout is halted, the one that serves.
+    pub fn made_generation(&self) -> u64 {
+        match (&self.halted, self.settled) {
+            (Some(_), Some(settled)) => settled,
+            _ => self.generation,
+        }
+    }
+
+    /// Where a rollback would go: out of a rollout to where it came from, else to the generation settled before.
+    pub fn rollback_target(&self) -> Option<u64> {
+        self.rolling_from().or(self.previous)
+    }
+
+    /// Makes `generation` the present one. It deserves a fresh start: what failed before says nothing of it.
+    pub(super) fn turn_to(&mut self, generation: u64, meta: &EventMeta) {
+        self.generation = generation;
+        self.newest = self.newest.max(generation);
+        self.declared_at = meta.recorded_at;
+        self.halted = None;
+        self.failures = 0;
+        self.retry_at = None;
+        self.last_failure = None;
+    }
+
     /// One instance fewer waits; nobody waits for a reason that concerns nobody.
     pub(super) fn one_waits_less(&mut self) {
         self.waiting = self.waiting.saturating_sub(1);
@@ -125,5 +168,25 @@ impl Service {
                 _ => (scale.min, DesiredReason::Minimum),
             },
         }
+    }
+}
+
+impl State {
+    /// Whether a rollout of `service` is under way of which nothing is left to do: every replica wanted is ready and of
+    /// the present generation, and none of another stays.
+    pub fn rollout_through(&self, service: &Service) -> bool {
+        let under_way = service.rolling_from().is_some() && service.halted.is_none();
+        if !under_way || service.lifecycle != Lifecycle::Active || service.desired == 0 {
+            return false;
+        }
+        let mut ready = 0;
+        let live = service.live.iter().filter_map(|id| self.instances.get(id));
+        for instance in live.filter(|i| !i.state.leaving()) {
+            if instance.generation != service.generation {
+                return false;
+            }
+            ready += u32::from(instance.state == InstanceState::Ready);
+        }
+        ready >= service.desired
     }
 }

@@ -134,6 +134,21 @@ pub fn describe(event: &Event, before: &State) -> Description {
                 desired_why(e.reason).into(),
             )
         }
+        Event::ServiceRolledOut(e) => service(
+            e.service,
+            format!("rolled out, generation {} after {}", e.generation, e.took),
+            "every replica wanted is ready and of this generation".into(),
+        ),
+        Event::ServiceRolloutHalted(e) => service(
+            e.service,
+            format!("rollout of generation {} halted, {} serves on", e.generation, e.serving),
+            e.reason.clone(),
+        ),
+        Event::ServiceRolledBack(e) => service(
+            e.service,
+            format!("rolled back, generation {} → {}", e.from, e.to),
+            "its owner went back".into(),
+        ),
         Event::InstancesRequested(e) => requested(e, before),
         Event::InstancesPlaced(e) => placed(e, before),
         Event::PlacementDeferred(e) => {

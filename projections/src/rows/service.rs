@@ -30,7 +30,7 @@ pub struct ServiceRow {
     pub ready: u32,
     /// Replicas kept warm and out of rotation.
     pub standby: u32,
-    /// `ready`, `updating`, `starting`, `pending`, `degraded`, `failing`, `idle`, `stopping`, `stopped`, `deleting`,
+    /// `ready`, `updating`, `halted`, `starting`, `pending`, `degraded`, `failing`, `idle`, `stopping`, `stopped`, `deleting`,
     /// `deleted`.
     pub state: String,
     /// Where it is reached; filled in by who knows the gateway ([`ServiceRow::with_gateway`]).
@@ -39,6 +39,10 @@ pub struct ServiceRow {
     pub host: Option<String>,
     /// Of the declaration.
     pub generation: u64,
+    /// The change from one generation to another that is under way or was halted.
+    pub rollout: Option<RolloutRow>,
+    /// The generation that `rollback` would return to.
+    pub rollback_to: Option<u64>,
     /// Instances by stage.
     pub instances: ServiceCounts,
     /// What set `desired`.
@@ -63,6 +67,23 @@ pub struct ServiceRow {
     pub changed_seq: u64,
     /// Why it is in its state; never empty.
     pub reason: String,
+}
+
+/// A change of generation on its way.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RolloutRow {
+    /// `rolling` or `halted`.
+    pub state: String,
+    /// The generation left.
+    pub from: u64,
+    /// The generation aimed at.
+    pub to: u64,
+    /// Ready replicas of that.
+    pub updated: u32,
+    /// Since when.
+    pub since: Timestamp,
+    /// Why it was halted.
+    pub reason: Option<String>,
 }
 
 /// A service's live instances by stage.
@@ -148,6 +169,8 @@ pub fn service_row(state: &State, id: ServiceId) -> Option<ServiceRow> {
         url: None,
         host: spec.route.host.clone(),
         generation: service.generation,
+        rollout: rollout(service, &counts),
+        rollback_to: service.rollback_target(),
         instances: counts,
         desired_reason: service.desired_reason,
         desired_since: service.desired_since,
@@ -170,6 +193,19 @@ pub fn service_row(state: &State, id: ServiceId) -> Option<ServiceRow> {
         last_failure: service.last_failure.clone(),
         changed_seq: service.changed.sequence,
         reason,
+    })
+}
+
+fn rollout(service: &Service, counts: &ServiceCounts) -> Option<RolloutRow> {
+    let from = service.rolling_from()?;
+    let state = if service.halted.is_some() { "halted" } else { "rolling" };
+    Some(RolloutRow {
+        state: state.to_owned(),
+        from,
+        to: service.generation,
+        updated: counts.ready_current,
+        since: service.declared_at,
+        reason: service.halted.clone(),
     })
 }
 
@@ -218,6 +254,13 @@ fn stage(state: &State, service: &Service, counts: &ServiceCounts) -> (&'static 
             _ => "its declared minimum is zero",
         };
         return ("idle", why.to_owned());
+    }
+    if let (Some(why), Some(from)) = (&service.halted, service.rolling_from()) {
+        let generation = service.generation;
+        let serving = format!("{ready} of {} answer", count(desired as usize, "replica"));
+        let reason =
+            format!("the rollout of generation {generation} was halted: {why}; generation {from} serves on, {serving}");
+        return ("halted", reason);
     }
     if ready >= desired {
         return if counts.ready_current < desired {

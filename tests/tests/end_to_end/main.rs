@@ -7,4 +7,5 @@ mod first_light;
 mod hardware;
 mod long_ledger;
 mod on_nats;
+mod rollout;
 mod wide;

@@ -6,3 +6,4 @@ mod liveness;
 mod placement;
 mod placement_properties;
 mod replicas;
+mod rollout;

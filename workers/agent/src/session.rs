@@ -201,7 +201,7 @@ impl Session {
         shutdown: &CancellationToken,
     ) -> Result<Talk, Ending> {
         let inspected = tokio::select! {
-            () = shutdown.cancelled() => return Err(Ending),
+            () = shutdown.cancelled() => return Err(Ending::Told),
             // Gone without a word: the greeting goes without it too.
             inspected = self.inspected.wait_for(Option::is_some) => inspected.ok().and_then(|found| found.clone()),
         };

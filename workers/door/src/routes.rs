@@ -236,6 +236,13 @@ pub(crate) static ROUTES: &[Route] = &[
         || routing::post(services::delete),
     ),
     post(
+        "/v1/services/{tenant}/{name}/rollback",
+        Access::Write,
+        "Go back to the generation that served before",
+        &[],
+        || routing::post(services::roll_back),
+    ),
+    post(
         "/v1/services/{tenant}/{name}/scale",
         Access::Write,
         "Set the replica count by hand, `{replicas, from?, to?, for_ms?}`, or give it back, `{auto: true}`",
@@ -331,7 +338,6 @@ pub(crate) static ROUTES: &[Route] = &[
     later(Verb::Get, "/v1/incident/{id}"),
     later(Verb::Get, "/v1/breaker"),
     later(Verb::Post, "/v1/breaker/reset"),
-    later(Verb::Post, "/v1/services/{tenant}/{name}/rollback"),
     later(Verb::Get, "/v1/bill"),
     later(Verb::Get, "/v1/sla"),
 ];

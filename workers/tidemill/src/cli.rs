@@ -128,6 +128,8 @@ pub enum Verb {
     Stop(workload::StopArgs),
     /// Start a stopped workload
     Start(workload::StartArgs),
+    /// Return a workload to the version that served before
+    Rollback(workload::RollbackArgs),
     /// Override how many replicas a service has
     Scale(scale::ScaleArgs),
     /// List nodes

@@ -42,12 +42,6 @@ pub const RESERVED: &[Reserved] = &[
         "tidemill demo --seed 1",
         "try `tidemill up --devices 'sim:A100-80G*8'`",
     ),
-    reserved(
-        "rollback",
-        "Go back to the workload's revision before",
-        "tidemill rollback service/chat",
-        "apply the earlier file again",
-    ),
     reserved("jobs", "List jobs", "tidemill jobs --state running", NO_SUBSTITUTE),
     reserved(
         "switches",

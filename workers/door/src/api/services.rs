@@ -1,4 +1,4 @@
-//! A service's own commands: stop, start, delete, scale.
+//! A service's own commands: stop, start, delete, roll back, scale.
 
 use std::sync::Arc;
 
@@ -107,6 +107,17 @@ pub(crate) async fn delete(
 ) -> Handled<Response> {
     ask(&shared, &caller, target, "deleting", String::new(), |service| {
         Command::DeleteService { service }
+    })
+    .await
+}
+
+pub(crate) async fn roll_back(
+    State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
+    Path(target): Target,
+) -> Handled<Response> {
+    ask(&shared, &caller, target, "rolled back", String::new(), |service| {
+        Command::RollBackService { service }
     })
     .await
 }

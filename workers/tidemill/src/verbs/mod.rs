@@ -37,6 +37,7 @@ pub async fn run(cli: Cli) -> Result<(), CliError> {
         Verb::Delete(args) => workload::delete(args, &global).await,
         Verb::Stop(args) => workload::command("stop", args.target, &global).await,
         Verb::Start(args) => workload::command("start", args.target, &global).await,
+        Verb::Rollback(args) => workload::command("rollback", args.target, &global).await,
         Verb::Scale(args) => scale::run(args, &global).await,
         Verb::Nodes(args) => lists::run(List::Nodes, args, &global).await,
         Verb::Devices(args) => lists::run(List::Devices, args, &global).await,

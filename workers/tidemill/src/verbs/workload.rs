@@ -49,6 +49,11 @@ Examples:
   tidemill start service/hello --wait 60s
   tidemill start acme/chat";
 
+const ROLLBACK_EXAMPLES: &str = "\
+Examples:
+  tidemill rollback service/hello --wait 60s
+  tidemill rollback acme/chat";
+
 /// How often a waited-for service is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(150);
 
@@ -88,6 +93,15 @@ pub struct StartArgs {
     pub target: TargetArgs,
 }
 
+/// Arguments of `rollback`.
+#[derive(Debug, Args)]
+#[command(after_help = ROLLBACK_EXAMPLES)]
+pub struct RollbackArgs {
+    /// What goes back.
+    #[command(flatten)]
+    pub target: TargetArgs,
+}
+
 /// Arguments of `delete`.
 #[derive(Debug, Args)]
 #[command(after_help = DELETE_EXAMPLES)]
@@ -100,7 +114,7 @@ pub struct DeleteArgs {
     pub yes: bool,
 }
 
-/// The workload that `delete`, `stop` and `start` are about.
+/// The workload that `delete`, `stop`, `start` and `rollback` are about.
 #[derive(Debug, Args)]
 pub struct TargetArgs {
     /// The workload: NAME, TENANT/NAME, or either behind `service/`
@@ -147,7 +161,7 @@ pub async fn delete(args: DeleteArgs, global: &GlobalArgs) -> Result<(), CliErro
     command("delete", args.target, global).await
 }
 
-/// Runs `delete`, `stop` or `start`.
+/// Runs `delete`, `stop`, `start` or `rollback`.
 pub async fn command(verb: &str, args: TargetArgs, global: &GlobalArgs) -> Result<(), CliError> {
     let target = Target::parse(&args.target, args.tenant.as_deref())?;
     let server = global.connect()?;
@@ -339,7 +353,7 @@ async fn settle(
             Ok(rows) => {
                 pause = LOOK_EVERY;
                 missing = missing_of(&rows, targets);
-                if missing.is_empty() {
+                if missing.iter().all(|(_, row)| row.as_ref().is_some_and(halted)) {
                     return Ok(missing);
                 }
             }
@@ -383,6 +397,11 @@ fn settled(row: &Value) -> bool {
         Some("ready" | "idle") | None => exact,
         Some(_) => false,
     }
+}
+
+/// A halted rollout waits for its owner: so does nobody for it.
+fn halted(row: &Value) -> bool {
+    row.get("state").and_then(Value::as_str) == Some("halted")
 }
 
 async fn not_placed(server: &Server, wait: Duration, missing: &[Missing]) -> CliError {
