@@ -20,7 +20,8 @@ use tidemill_domain::time::Span;
 use crate::history::entity_text;
 use crate::resolve::kind;
 use crate::rows::{
-    InstanceRow, ServiceRow, count, device_row, filter_sentence, instance_row, node_row, queue_row, service_row, unconfirmed,
+    InstanceRow, ServiceRow, count, device_row, filter_sentence, instance_row, node_row, queue_row, service_row,
+    unconfirmed,
 };
 
 /// Why one thing is as it is.

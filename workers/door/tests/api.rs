@@ -515,6 +515,7 @@ fn joining(name: &str) -> JoinNode {
         credential: None,
         devices: vec![],
         instances: vec![],
+        inspection: None,
     }
 }
 
@@ -539,6 +540,10 @@ impl Health for Damaged {
 
     fn checks(&self) -> Vec<Check> {
         vec![]
+    }
+
+    fn sequencer(&self) -> Option<tidemill_bus::sequencer::SequencerMetrics> {
+        None
     }
 }
 

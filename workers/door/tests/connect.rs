@@ -749,6 +749,7 @@ async fn a_token_that_runs_out_ends_its_connections_too() {
     assert_eq!(problem.code, "token_expired");
 }
 
+#[tokio::test]
 async fn output_is_asked_for_by_the_services_name_where_that_is_clear() {
     let cell = Cell::start().await;
     let (peer, node) = agent(&cell, hello("n1")).await;
