@@ -76,7 +76,12 @@ impl ChainReader {
 
     /// Decodes and checks what is stored at `sequence`; moves on only if all holds.
     pub fn check(&mut self, sequence: u64, body: &Bytes) -> Result<Record, ChainError> {
-        let next = self.next_sequence();
+        self.check_hashed(Hashed::of(sequence, body))
+    }
+
+    /// Checks what was decoded and hashed before; moves on only if all holds.
+    pub fn check_hashed(&mut self, hashed: Hashed) -> Result<Record, ChainError> {
+        let (next, sequence) = (self.next_sequence(), hashed.sequence);
         // A hole is reported at the first record that is missing, not at the one found behind it.
         if sequence != next {
             return Err(ChainError {
@@ -84,18 +89,22 @@ impl ChainReader {
                 fault: ChainFault::NotDense { found: sequence },
             });
         }
-        let record = Record::decode(body).map_err(|error| ChainError {
+        let (record, computed) = hashed.content.map_err(|error| ChainError {
             sequence,
             fault: ChainFault::Undecodable(error),
         })?;
-        self.check_record(&record)?;
+        self.accept(&record, computed)?;
         Ok(record)
     }
 
     /// Checks a decoded record; moves on only if all holds.
     pub fn check_record(&mut self, record: &Record) -> Result<(), ChainError> {
+        self.accept(record, record.computed_hash())
+    }
+
+    fn accept(&mut self, record: &Record, computed: Digest) -> Result<(), ChainError> {
         let sequence = self.next_sequence();
-        self.find_fault(sequence, record)
+        self.find_fault(sequence, record, computed)
             .map_err(|fault| ChainError { sequence, fault })?;
         self.head = record.anchor();
         self.epoch = record.header.epoch;
@@ -103,7 +112,7 @@ impl ChainReader {
         Ok(())
     }
 
-    fn find_fault(&self, sequence: u64, record: &Record) -> Result<(), ChainFault> {
+    fn find_fault(&self, sequence: u64, record: &Record, computed: Digest) -> Result<(), ChainFault> {
         let header = &record.header;
         if header.sequence != sequence {
             return Err(ChainFault::OtherSequence { found: header.sequence });
@@ -122,7 +131,6 @@ impl ChainReader {
             return Err(ChainFault::StandIn);
         }
         // Own hash before the link: damage inside this record is told from one that belongs behind another.
-        let computed = record.computed_hash();
         if computed != record.hash {
             return Err(ChainFault::WrongHash {
                 computed,
@@ -148,6 +156,37 @@ impl ChainReader {
             });
         }
         Ok(())
+    }
+}
+
+/// What is stored at a sequence, decoded and hashed: the part of checking it that needs no predecessor.
+#[derive(Debug)]
+pub struct Hashed {
+    sequence: u64,
+    content: Result<(Record, Digest), DecodeError>,
+}
+
+impl Hashed {
+    /// Decodes and hashes.
+    #[must_use]
+    pub fn of(sequence: u64, body: &Bytes) -> Self {
+        let content = Record::decode(body).map(|record| {
+            let computed = record.computed_hash();
+            (record, computed)
+        });
+        Self { sequence, content }
+    }
+
+    /// The sequence it is stored at.
+    #[must_use]
+    pub fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// The record, if its bytes are one.
+    #[must_use]
+    pub fn record(&self) -> Option<&Record> {
+        self.content.as_ref().ok().map(|(record, _)| record)
     }
 }
 

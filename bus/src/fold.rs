@@ -4,13 +4,16 @@
 //! decoded, events applied, and, where the holder leads or may come to lead, command ids remembered. One path for all of
 //! them means that what a sequencer decides on is what everyone else reads.
 //!
+//! What a record is on its own (its bytes, its hash, its commits) does not depend on the one before it: [`Prepared`] is that
+//! half, done by [`crate::ahead`] on other threads; what follows here is the link to the record before, and the events.
+//!
 //! Invariant: a record is folded whole or not at all as far as anyone can see: on an error the fold is to be dropped.
 
 use tidemill_domain::commit::Commit;
 use tidemill_domain::events::DecodeError;
 use tidemill_domain::state::{ApplyError, State, Touched};
 
-use crate::chain::{ChainError, ChainReader};
+use crate::chain::{ChainError, ChainReader, Hashed};
 use crate::digest::Anchor;
 use crate::identity::Genesis;
 use crate::ledger::{RawRecord, ReadError};
@@ -111,9 +114,14 @@ impl Fold {
 
     /// Checks, decodes and applies one stored record. Changed entities are added to `touched`.
     pub fn record(&mut self, raw: &RawRecord, touched: &mut Touched) -> Result<FoldedRecord, FoldError> {
-        let record = self.chain.check(raw.sequence, &raw.body)?;
+        self.prepared(Prepared::of(raw), touched)
+    }
+
+    /// Checks and applies a record that was prepared. Changed entities are added to `touched`.
+    pub fn prepared(&mut self, prepared: Prepared, touched: &mut Touched) -> Result<FoldedRecord, FoldError> {
+        let record = self.chain.check_hashed(prepared.hashed)?;
         let sequence = record.header.sequence;
-        let commits = decode_commits(&record)?;
+        let commits = prepared.commits?;
         self.state
             .apply_record(sequence, &commits, touched)
             .map_err(|source| FoldError::Apply { sequence, source })?;
@@ -142,6 +150,30 @@ impl Fold {
     #[must_use]
     pub fn into_parts(self) -> (ChainReader, State) {
         (self.chain, self.state)
+    }
+}
+
+/// A stored record, hashed and decoded; whether it is the one that must come next is not known yet.
+#[derive(Debug)]
+pub struct Prepared {
+    hashed: Hashed,
+    /// Looked at only if the chain holds: damage is named before what it led to.
+    commits: Result<Vec<Commit>, FoldError>,
+}
+
+impl Prepared {
+    /// Hashes and decodes. What is wrong comes to light when it is folded.
+    #[must_use]
+    pub fn of(raw: &RawRecord) -> Self {
+        let hashed = Hashed::of(raw.sequence, &raw.body);
+        let commits = hashed.record().map_or(Ok(Vec::new()), decode_commits);
+        Self { hashed, commits }
+    }
+
+    /// The sequence it is stored at.
+    #[must_use]
+    pub fn sequence(&self) -> u64 {
+        self.hashed.sequence()
     }
 }
 

@@ -7,6 +7,7 @@
 //! Invariants: the ledger is appended to in one place, read through [`chain::ChainReader`], and never created, cut or
 //! repaired behind an operator's back.
 
+pub mod ahead;
 pub mod audit;
 mod backoff;
 pub mod chain;

@@ -18,9 +18,11 @@ use tidemill_bus::fold::Fold;
 use tidemill_bus::jetstream::{JetStreamLedger, Nats, StreamLimits};
 use tidemill_bus::ledger::{Hints, Ledger, RawRecord};
 use tidemill_bus::sequencer::{Core, Dedupe, Now, Pending};
+use tidemill_bus::view::StateView;
 use tidemill_domain::command::Envelope;
 use tidemill_domain::time::Timestamp;
 use tidemill_tests::nats::NatsServer;
+use tokio_util::sync::CancellationToken;
 
 fn main() {
     let asked = std::env::args().skip(1).find_map(|arg| arg.parse::<u64>().ok());
@@ -65,8 +67,8 @@ fn write(events: u64) -> Vec<RawRecord> {
                 asked += 1;
             }
         }
-        let group = core.decide_group(&mut queue, now(asked)).unwrap();
-        let record = group.planned.unwrap().record;
+        core.decide(&mut queue, now(asked)).unwrap();
+        let record = core.close().unwrap().planned.unwrap().record;
         records.push(RawRecord {
             sequence: record.anchor.sequence,
             body: record.bytes,
@@ -92,19 +94,17 @@ fn report(case: &str, records: &[RawRecord], events: u64, fold: Duration, raw: D
     );
 }
 
-/// Follows the ledger to `last` as a view does.
-async fn fold(ledger: &dyn Ledger, last: u64) -> (Duration, u64) {
+/// A view of the ledger from its start until it stands at `last`.
+async fn fold(ledger: &Arc<dyn Ledger>, last: u64) -> (Duration, u64) {
     let began = Instant::now();
-    let mut fold = Fold::new(&genesis());
-    let mut follow = ledger.follow(1).await.unwrap();
-    let mut touched = Vec::new();
-    while fold.head().sequence < last {
-        for raw in follow.next_batch(256).await.unwrap() {
-            touched.clear();
-            fold.record(&raw, &mut touched).unwrap();
-        }
-    }
-    (began.elapsed(), fold.state().events)
+    let shutdown = CancellationToken::new();
+    let view = StateView::start(Arc::clone(ledger), None, shutdown.clone())
+        .await
+        .unwrap();
+    assert!(view.wait_for(last, Duration::from_secs(600)).await);
+    let took = began.elapsed();
+    shutdown.cancel();
+    (took, view.read(|state| state.events))
 }
 
 async fn embedded(records: &[RawRecord]) {
@@ -127,16 +127,18 @@ async fn embedded(records: &[RawRecord]) {
         last
     );
     let raw = began.elapsed();
-    let (took, events) = fold(&*ledger, last).await;
+    let (took, events) = fold(&ledger, last).await;
     report("embedded", records, events, took, raw, fsync_probe(dir.path()));
 }
 
 async fn jetstream(records: &[RawRecord]) {
     let server = NatsServer::start().await;
     let nats = Nats::connect(&server.url(), "bench", vec![]).await.unwrap();
-    let ledger = JetStreamLedger::create(&nats, &genesis(), &StreamLimits::default())
-        .await
-        .unwrap();
+    let ledger: Arc<dyn Ledger> = Arc::new(
+        JetStreamLedger::create(&nats, &genesis(), &StreamLimits::default())
+            .await
+            .unwrap(),
+    );
     for raw in records {
         ledger
             .append(raw.sequence - 1, raw.body.clone(), &Hints::default())

@@ -29,7 +29,7 @@ use super::trouble::Trouble;
 use crate::backoff::Backoff;
 use crate::checkpoint::Checkpoint;
 use crate::commands::SubmitError;
-use crate::fold::FoldError;
+use crate::fold::{FoldError, Prepared};
 use crate::ledger::{Ledger, ReadError};
 use crate::remote::{self, Beats, NatsTransport, Presence, RemoteCommands};
 
@@ -220,7 +220,7 @@ impl Candidate {
                 .map_err(|error| Trouble::from(&error))?,
         };
         let mut outcome = replica
-            .catch_up(&*shared.ledger)
+            .catch_up(&shared.ledger)
             .await
             .map_err(|error| fold_trouble(&error));
         if outcome.is_ok() {
@@ -288,7 +288,7 @@ impl Candidate {
             tokio::select! {
                 batch = follow.next_batch(BATCH) => {
                     let folded = batch.map_err(FoldError::from).and_then(|batch| {
-                        batch.iter().try_for_each(|raw| replica.record(raw))
+                        batch.iter().try_for_each(|raw| replica.record(Prepared::of(raw)))
                     });
                     folded.map_err(|error| fold_trouble(&error))?;
                     self.note(replica);
@@ -318,7 +318,7 @@ impl Candidate {
             }
         }
         replica
-            .catch_up(&*shared.ledger)
+            .catch_up(&shared.ledger)
             .await
             .map_err(|error| fold_trouble(&error))?;
         self.note(replica);

@@ -1,13 +1,15 @@
 //! The sequencer's decisions, without the world: queued commands in, one record and its answers out.
 //!
-//! [`Core::decide_group`] takes commands from a queue, decides them one by one on its own state, applies each one's events
-//! at once so that the next sees them, and seals all commits into one record. Nothing is durable then: the caller
-//! appends exactly these bytes, and gives the answers away only after that succeeded. If it does not, the core is ahead
-//! of the ledger and is dropped. Cloning the state to be able to go back was rejected: dropping is simpler to get right
-//! and a leader that cannot append has no use for its state.
+//! [`Core::decide`] takes commands from a queue, decides them one by one on its own state, applies each one's events
+//! at once so that the next sees them, and adds their commits to the open group; [`Core::close`] makes one record of it.
+//! Nothing is durable then: the caller appends exactly these bytes, and gives the answers away only after that
+//! succeeded. If it does not, the core is ahead of the ledger and is dropped, with whatever it has decided since. Cloning
+//! the state to be able to go back was rejected: dropping is simpler to get right and a leader that cannot append has no
+//! use for its state.
 //!
 //! Invariants: a commit that does not fit a record is refused before it touches the state. Time handed to decisions never
-//! decreases. A group is bounded in bytes and in commands. After a breach of an invariant the core decides nothing more.
+//! decreases, and is one time for a group. A group is bounded in bytes and in commands. After a breach of an invariant
+//! the core decides nothing more.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -94,6 +96,8 @@ pub struct Planned {
     pub hints: Hints,
     /// Events in it.
     pub events: u64,
+    /// Commits in it.
+    pub commits: u64,
 }
 
 /// A decided group.
@@ -137,6 +141,10 @@ pub struct Core<R> {
     commits: u64,
     since_seal: u64,
     carried: Option<Carried<R>>,
+    /// When the open group was begun, on the monotonic clock.
+    opened: Option<Duration>,
+    /// What came of the open group's commands.
+    answers: Answers<R>,
     builder: RecordBuilder,
     scratch: Vec<u8>,
     touched: Touched,
@@ -173,6 +181,8 @@ impl<R> Core<R> {
             commits: 0,
             since_seal: 0,
             carried: None,
+            opened: None,
+            answers: Vec::new(),
             builder: RecordBuilder::new(),
             scratch: Vec::new(),
             touched: Touched::new(),
@@ -189,7 +199,7 @@ impl<R> Core<R> {
         events.push(EpochStarted { epoch, leader, version }.into());
         core.own_commit(&events)?;
         core.seal_state()?;
-        let planned = core.close();
+        let planned = core.record();
         Ok((core, planned))
     }
 
@@ -223,49 +233,55 @@ impl<R> Core<R> {
         self.carried.is_some()
     }
 
-    /// The way back to who waits for a carried commit, given up together with the core.
-    pub fn take_carried(&mut self) -> Option<R> {
-        self.carried.take().map(|carried| carried.reply)
+    /// When the open group was begun, on the monotonic clock; none if there is none.
+    #[must_use]
+    pub fn open_since(&self) -> Option<Duration> {
+        self.opened
     }
 
-    /// Decides queued commands, oldest first, until the record is full or the queue empty.
+    /// The ways back to who waits for what was decided and is in no record yet, given up together with the core.
+    pub fn take_waiting(&mut self) -> Vec<R> {
+        let carried = self.carried.take().map(|carried| carried.reply);
+        let decided = mem::take(&mut self.answers).into_iter().map(|(reply, _)| reply);
+        decided.chain(carried).collect()
+    }
+
+    /// Decides queued commands, oldest first, into the open group, beginning one if there is none, until the group is full
+    /// or the queue empty.
     ///
-    /// On [`Broken`] nothing of the group may be appended; whoever waits for it is in `answers`, so that each can be told.
-    pub fn decide_group(
-        &mut self,
-        queue: &mut VecDeque<Pending<R>>,
-        now: Now,
-    ) -> Result<Group<R>, (Broken, Answers<R>)> {
-        self.recorded_at = self.recorded_at.max(now.wall);
-        let mut answers = Vec::with_capacity(queue.len().min(GROUP_COMMANDS));
-        if let Err(broken) = self.fill(queue, now, &mut answers) {
-            return Err((broken, answers));
+    /// On [`Broken`] nothing of the group may be appended; [`Core::take_waiting`] says who waits for it.
+    pub fn decide(&mut self, queue: &mut VecDeque<Pending<R>>, now: Now) -> Result<(), Broken> {
+        if self.opened.is_none() {
+            self.opened = Some(now.elapsed);
+            self.recorded_at = self.recorded_at.max(now.wall);
+            self.answers.reserve(queue.len().min(GROUP_COMMANDS));
+            if let Some(carried) = self.carried.take() {
+                self.commit(carried, now)?;
+            }
         }
-        let planned = (!self.builder.is_empty()).then(|| self.close());
-        Ok(Group { planned, answers })
+        while self.used() < GROUP_BYTES && self.answers.len() < GROUP_COMMANDS && self.carried.is_none() {
+            let Some(pending) = queue.pop_front() else { break };
+            self.decide_one(pending, now)?;
+        }
+        Ok(())
     }
 
-    fn fill(&mut self, queue: &mut VecDeque<Pending<R>>, now: Now, answers: &mut Answers<R>) -> Result<(), Broken> {
-        if let Some(carried) = self.carried.take() {
-            self.commit(carried, now, answers)?;
-        }
-        let mut looked_at = 0;
-        while self.used() < GROUP_BYTES && looked_at < GROUP_COMMANDS && self.carried.is_none() {
-            let Some(pending) = queue.pop_front() else { break };
-            looked_at += 1;
-            self.decide_one(pending, now, answers)?;
-        }
+    /// Closes the open group.
+    pub fn close(&mut self) -> Result<Group<R>, Broken> {
         if self.since_seal >= SEAL_EVERY && !self.builder.is_empty() {
             self.seal_state()?;
         }
-        Ok(())
+        self.opened = None;
+        let planned = (!self.builder.is_empty()).then(|| self.record());
+        let answers = mem::take(&mut self.answers);
+        Ok(Group { planned, answers })
     }
 
     fn used(&self) -> usize {
         MAX_RECORD_BYTES - self.builder.left_bytes()
     }
 
-    fn decide_one(&mut self, pending: Pending<R>, now: Now, answers: &mut Vec<(R, Outcome)>) -> Result<(), Broken> {
+    fn decide_one(&mut self, pending: Pending<R>, now: Now) -> Result<(), Broken> {
         let Pending {
             envelope,
             body_hash,
@@ -284,7 +300,7 @@ impl<R> Core<R> {
                 true => Outcome::Repeated { sequence, commit },
                 false => Outcome::Conflict { sequence },
             };
-            answers.push((reply, outcome));
+            self.answers.push((reply, outcome));
             return Ok(());
         }
         let lease = match &command {
@@ -298,12 +314,12 @@ impl<R> Core<R> {
             term_lapsed: lease.as_ref().is_some_and(|role| self.leases.lapsed(role, now.elapsed)),
         };
         match decide(&self.state, &context, command) {
-            Err(rejection) => answers.push((reply, Outcome::Rejected(rejection))),
+            Err(rejection) => self.answers.push((reply, Outcome::Rejected(rejection))),
             Ok(events) if events.is_empty() => {
                 if let Some(role) = lease {
                     self.leases.grant(role, now.elapsed);
                 }
-                answers.push((reply, Outcome::Unchanged));
+                self.answers.push((reply, Outcome::Unchanged));
             }
             Ok(events) => {
                 let header = self.header(id, body_hash, actor, cause, trace);
@@ -313,7 +329,7 @@ impl<R> Core<R> {
                     lease,
                     reply,
                 };
-                self.commit(decided, now, answers)?;
+                self.commit(decided, now)?;
             }
         }
         Ok(())
@@ -346,7 +362,7 @@ impl<R> Core<R> {
     }
 
     /// Puts a decided commit into the record and its events into the state; carries it over if the record is full.
-    fn commit(&mut self, mut decided: Carried<R>, now: Now, answers: &mut Vec<(R, Outcome)>) -> Result<(), Broken> {
+    fn commit(&mut self, mut decided: Carried<R>, now: Now) -> Result<(), Broken> {
         // A carried commit belongs to the record it gets into.
         decided.header.id = self.commit_id();
         decided.header.recorded_at = self.recorded_at;
@@ -357,7 +373,7 @@ impl<R> Core<R> {
                     asked: bytes as u64,
                     limit: MAX_COMMIT_BYTES as u64,
                 };
-                answers.push((decided.reply, Outcome::Rejected(rejection)));
+                self.answers.push((decided.reply, Outcome::Rejected(rejection)));
             } else {
                 self.carried = Some(decided);
             }
@@ -378,7 +394,7 @@ impl<R> Core<R> {
         if let Some(role) = lease {
             self.leases.grant(role, now.elapsed);
         }
-        answers.push((reply, Outcome::Accepted(events)));
+        self.answers.push((reply, Outcome::Accepted(events)));
         applied
     }
 
@@ -453,7 +469,8 @@ impl<R> Core<R> {
         Ok(())
     }
 
-    fn close(&mut self) -> Planned {
+    /// The commits of the open group as a record.
+    fn record(&mut self) -> Planned {
         let header = RecordHeader {
             cell: self.genesis.cell.clone(),
             ledger_id: self.genesis.ledger_id,
@@ -461,6 +478,7 @@ impl<R> Core<R> {
             epoch: self.epoch,
             recorded_at: self.recorded_at.0,
         };
+        let commits = self.builder.len() as u64;
         let record = self.builder.seal(&header, &self.head.hash);
         self.head = record.anchor;
         let events = u64::from(mem::take(&mut self.index));
@@ -468,6 +486,7 @@ impl<R> Core<R> {
             record,
             hints: mem::take(&mut self.hints),
             events,
+            commits,
         }
     }
 }

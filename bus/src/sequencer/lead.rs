@@ -1,29 +1,39 @@
 //! The leader's loop: one group after another, one record in flight.
 //!
-//! While a record is being made durable, commands queue; the next group is decided after the ack and takes all that came
-//! meanwhile, so the number of commands per fsync follows the load by itself. Decisions run on the thread of this loop
-//! and nothing else does, so a large group stalls no other task of the process.
+//! While a record is being made durable, what has queued up by then is decided into the next group; what comes later is
+//! added when the ack is there, and the group is appended. So the number of commands per fsync follows the load by
+//! itself, and deciding costs no time of its own while the disk is busy. Decisions run on the thread of this loop and
+//! nothing else does, so a large group stalls no other task of the process.
+//!
+//! Deciding ahead is safe because nothing of it leaves: it rests on a record that may yet fail, but its own record is
+//! appended and its answers given only behind that one's ack, and if that does not come the core is dropped with all of
+//! it. Two records in flight were rejected: JetStream compares a number only, and would let the second follow a stranger.
 //!
 //! Invariants: answers leave after the ack of their group's record; where a group wrote nothing, after the store has
 //! confirmed that this is still its last writer. Whatever fails, each waiting caller is told, and told `Unknown` only if
-//! its commit may be stored.
+//! its commit may be stored. Snapshots are taken only of a state that is on the ledger.
 
 use std::collections::VecDeque;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
+use futures::poll;
 use tidemill_domain::commit::Commit;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::append::{self, Lost};
-use super::core::{Core, Group, Outcome, Pending};
+use super::core::{Broken, Core, Group, Outcome, Pending, Planned};
 use super::reserve::Watch;
 use super::shared::Shared;
-use super::status::Counters;
+use super::status::{APPEND_MICROS, Counters, GROUP_COMMITS};
 use super::trouble::Trouble;
 use crate::commands::{Answer, SubmitError};
+use crate::digest::Anchor;
 use crate::ledger::Ledger;
 use crate::record::Record;
 use crate::snapshots::EncodedSnapshot;
@@ -39,6 +49,12 @@ const QUEUE: usize = 4096;
 
 /// Earlier answers being read back at the same time.
 const REREADS: usize = 64;
+
+/// Answers that are given on the spot.
+const FEW: usize = 8;
+
+/// How long a group decided ahead takes more commands in.
+const LONG_OPEN: Duration = Duration::from_millis(50);
 
 /// Least time between two snapshots: encoding one holds the loop up.
 const SNAPSHOT_PAUSE: Duration = Duration::from_secs(10);
@@ -59,7 +75,9 @@ pub(super) struct Leader<'a> {
     fresh: Vec<Item>,
     deposed: CancellationToken,
     reserve: &'a mut Watch,
-    rereads: Arc<tokio::sync::Semaphore>,
+    rereads: Arc<Semaphore>,
+    /// Answers being given outside of this thread.
+    answering: TaskTracker,
     snapshot_events: u64,
     snapshot_at: Instant,
 }
@@ -81,7 +99,8 @@ impl<'a> Leader<'a> {
             fresh: Vec::with_capacity(QUEUE),
             deposed,
             reserve,
-            rereads: Arc::new(tokio::sync::Semaphore::new(REREADS)),
+            rereads: Arc::new(Semaphore::new(REREADS)),
+            answering: TaskTracker::new(),
             snapshot_events,
             snapshot_at: Instant::now(),
         }
@@ -89,29 +108,35 @@ impl<'a> Leader<'a> {
 
     pub(super) async fn run(mut self) -> End {
         let end = loop {
-            if let Some(end) = self.gather().await {
-                break end;
-            }
-            if let Some(low) = self.reserve.low(&*self.shared.ledger).await {
-                let error = low.submit_error();
-                self.shared.set_role(low.role());
-                self.queue
-                    .drain(..)
-                    .map(|item| item.reply)
-                    .chain(self.core.take_carried())
-                    .for_each(|reply| answer(reply, Err(error.clone())));
-                continue;
-            }
-            self.shared.set_leader();
-            if self.queue.is_empty() && !self.core.has_carried() {
-                continue;
+            if self.core.open_since().is_none() {
+                if let Some(end) = self.gather().await {
+                    break end;
+                }
+                if let Some(low) = self.reserve.low(&*self.shared.ledger).await {
+                    let error = low.submit_error();
+                    self.shared.set_role(low.role());
+                    self.queue
+                        .drain(..)
+                        .map(|item| item.reply)
+                        .chain(self.core.take_waiting())
+                        .for_each(|reply| answer(reply, Err(error.clone())));
+                    continue;
+                }
+                self.shared.set_leader();
+                if self.queue.is_empty() && !self.core.has_carried() {
+                    continue;
+                }
             }
             if let Err(trouble) = self.group().await {
                 break End::SteppedDown(trouble);
             }
-            self.snapshot_if_due();
+            if self.snapshot_due() && self.core.open_since().is_none() {
+                self.snapshot();
+            }
         };
         self.finish(&end);
+        self.answering.close();
+        self.answering.wait().await;
         end
     }
 
@@ -120,7 +145,6 @@ impl<'a> Leader<'a> {
         if self.shared.shutdown.is_cancelled() {
             return Some(End::Shutdown);
         }
-        let room = QUEUE.saturating_sub(self.queue.len());
         if self.queue.is_empty() && !self.core.has_carried() {
             let next_look = self.reserve.next();
             tokio::select! {
@@ -129,7 +153,7 @@ impl<'a> Leader<'a> {
                 () = self.deposed.cancelled() => {
                     return Some(End::SteppedDown(Trouble::deposed("another server began a later epoch")));
                 }
-                taken = self.intake.recv_many(&mut self.fresh, room) => {
+                taken = self.intake.recv_many(&mut self.fresh, QUEUE) => {
                     if taken == 0 {
                         return Some(End::Shutdown);
                     }
@@ -137,6 +161,13 @@ impl<'a> Leader<'a> {
                 () = tokio::time::sleep_until(next_look) => {}
             }
         }
+        self.take_queued();
+        None
+    }
+
+    /// Takes what has come, without waiting.
+    fn take_queued(&mut self) {
+        let room = QUEUE.saturating_sub(self.queue.len());
         while self.fresh.len() < room {
             match self.intake.try_recv() {
                 Ok(item) => self.fresh.push(item),
@@ -144,127 +175,117 @@ impl<'a> Leader<'a> {
             }
         }
         self.queue.extend(self.fresh.drain(..));
-        None
     }
 
-    /// Decides, appends, answers.
+    /// Decides what is left to decide of a group, appends, answers.
     async fn group(&mut self) -> Result<(), Trouble> {
-        let began = Instant::now();
-        let Group { planned, answers } = match self.core.decide_group(&mut self.queue, self.shared.now()) {
+        let shared = self.shared;
+        let group = match self.complete() {
             Ok(group) => group,
-            Err((broken, waiting)) => {
-                let trouble = Trouble::from(&broken);
-                tracing::error!(code = trouble.code, %broken, "a decision broke the state; nothing of it was written");
-                let error = trouble.submit_error();
-                waiting
-                    .into_iter()
-                    .for_each(|(reply, _)| answer(reply, Err(error.clone())));
-                return Err(trouble);
+            Err(broken) => return Err(self.broken(&broken)),
+        };
+        let (Group { planned, answers }, head) = (group, self.core.head());
+        let began = Instant::now();
+        let (durable, ahead) = {
+            let mut durable = pin!(make_durable(shared, planned.as_ref(), head));
+            match poll!(durable.as_mut()) {
+                Poll::Ready(outcome) => (outcome, Ok(())),
+                // The record is on its way.
+                Poll::Pending => {
+                    let ahead = self.decide_ahead();
+                    (durable.await, ahead)
+                }
             }
         };
-        let decided = Instant::now();
-        let durable = match &planned {
-            Some(planned) => append::append(&*self.shared.ledger, planned, self.shared.config.patience)
-                .await
-                .map_err(|lost| (lost.submit_error(), Trouble::from(&lost))),
-            None => self.confirm().await,
-        };
         if let Err((error, trouble)) = durable {
-            let trouble = self.shared.judge(trouble);
-            self.shared.show(&trouble);
+            let trouble = shared.judge(trouble);
+            shared.show(&trouble);
             answers
                 .into_iter()
                 .for_each(|(reply, _)| answer(reply, Err(error.clone())));
             return Err(trouble);
         }
-        let counters = &self.shared.counters;
-        Counters::add(&counters.decide_micros, micros(decided - began));
-        Counters::add(&counters.append_micros, micros(decided.elapsed()));
+        let counters = &shared.counters;
         Counters::add(&counters.commands, answers.len() as u64);
         if let Some(planned) = &planned {
+            let took = micros(began.elapsed());
+            Counters::add(&counters.append_micros, took);
+            counters.append_times.note(&APPEND_MICROS, took);
+            counters.group_commits.note(&GROUP_COMMITS, planned.commits);
             Counters::add(&counters.records, 1);
+            Counters::add(&counters.commits, planned.commits);
             Counters::add(&counters.events, planned.events);
             Counters::add(&counters.bytes, planned.record.bytes.len() as u64);
             self.snapshot_events += planned.events;
-            self.shared.set_sequence(self.core.epoch(), planned.record.anchor);
+            shared.set_sequence(self.core.epoch(), planned.record.anchor);
         }
-        let sequence = self.core.head().sequence;
-        for (reply, outcome) in answers {
-            self.answer(reply, outcome, sequence);
-        }
-        Ok(())
+        self.give(answers, head.sequence);
+        ahead.map_err(|broken| self.broken(&broken))
     }
 
-    /// Asks the store whether this is still its last writer.
-    async fn confirm(&self) -> Result<(), (SubmitError, Trouble)> {
-        let head = self.core.head();
-        let no_leader = |reason: String| SubmitError::NoLeader { reason };
-        match self.shared.ledger.tail().await {
-            Ok(tail) if tail.anchor() == head => Ok(()),
-            Ok(tail) if tail.sequence < head.sequence => {
-                let lost = Lost {
-                    cause: append::Cause::Shorter {
-                        last: tail.sequence,
-                        known: head.sequence,
-                    },
-                    maybe_stored: false,
-                };
-                Err((lost.submit_error(), Trouble::from(&lost)))
-            }
-            Ok(tail) => {
-                let trouble = Trouble::deposed(format!("the ledger has moved on to record {}", tail.sequence));
-                Err((no_leader(trouble.reason.clone()), trouble))
-            }
-            Err(error) => {
-                let trouble = Trouble::from(&crate::fold::FoldError::from(error));
-                Err((no_leader(trouble.reason.clone()), trouble))
-            }
+    /// Closes the group that is open, or one of what has queued up. One that has been open for long is closed as it is:
+    /// what came since is to be recorded under its own time.
+    fn complete(&mut self) -> Result<Group<Reply>, Broken> {
+        let began = Instant::now();
+        let now = self.shared.now();
+        if self
+            .core
+            .open_since()
+            .is_none_or(|since| now.elapsed - since < LONG_OPEN)
+        {
+            self.take_queued();
+            self.core.decide(&mut self.queue, now)?;
         }
+        let group = self.core.close();
+        Counters::add(&self.shared.counters.decide_micros, micros(began.elapsed()));
+        group
     }
 
-    fn answer(&self, reply: Reply, outcome: Outcome, sequence: u64) {
-        match outcome {
-            Outcome::Accepted(events) => answer(
-                reply,
-                Ok(Answer {
-                    sequence,
-                    events,
-                    repeated: false,
-                }),
-            ),
-            Outcome::Unchanged => answer(
-                reply,
-                Ok(Answer {
-                    sequence,
-                    events: Vec::new(),
-                    repeated: false,
-                }),
-            ),
-            Outcome::Rejected(rejection) => {
-                Counters::add(&self.shared.counters.rejected, 1);
-                answer(reply, Err(SubmitError::Rejected { rejection, sequence }));
+    /// Decides what has queued up while a record is in flight, unless something is to be looked after before the next.
+    fn decide_ahead(&mut self) -> Result<(), Broken> {
+        let began = Instant::now();
+        if self.shared.shutdown.is_cancelled() || self.snapshot_due() || began >= self.reserve.next() {
+            return Ok(());
+        }
+        self.take_queued();
+        if self.queue.is_empty() && !self.core.has_carried() {
+            return Ok(());
+        }
+        let decided = self.core.decide(&mut self.queue, self.shared.now());
+        Counters::add(&self.shared.counters.decide_micros, micros(began.elapsed()));
+        decided
+    }
+
+    /// Tells those whose decisions broke the state. Nothing of the group was written.
+    fn broken(&mut self, broken: &Broken) -> Trouble {
+        let trouble = Trouble::from(broken);
+        tracing::error!(code = trouble.code, %broken, "a decision broke the state; nothing of it was written");
+        let error = trouble.submit_error();
+        for reply in self.core.take_waiting() {
+            answer(reply, Err(error.clone()));
+        }
+        trouble
+    }
+
+    /// Gives a group's answers. Waking a task from outside of its runtime costs a lock and often a system call, so many
+    /// answers are given by a task in there, beside the next group.
+    fn give(&self, answers: Vec<(Reply, Outcome)>, sequence: u64) {
+        let few = answers.len() <= FEW;
+        let (shared, rereads) = (Arc::clone(self.shared), Arc::clone(&self.rereads));
+        let give = move || {
+            for (reply, outcome) in answers {
+                give_one(&shared, &rereads, reply, outcome, sequence);
             }
-            Outcome::Conflict { sequence } => answer(reply, Err(SubmitError::Conflict { sequence })),
-            Outcome::Repeated { sequence, commit } => {
-                Counters::add(&self.shared.counters.repeated, 1);
-                let Ok(permit) = Arc::clone(&self.rereads).try_acquire_owned() else {
-                    return answer(reply, Err(SubmitError::Overloaded { waiting: REREADS }));
-                };
-                let ledger = Arc::clone(&self.shared.ledger);
-                self.shared.outside.spawn(async move {
-                    answer(reply, first_answer(&*ledger, sequence, commit).await);
-                    drop(permit);
-                });
-            }
+        };
+        match few {
+            true => give(),
+            false => drop(self.answering.spawn_on(async move { give() }, &self.shared.outside)),
         }
     }
 
-    fn snapshot_if_due(&mut self) {
-        let due = self.snapshot_events >= self.shared.config.snapshot_every
-            && (self.snapshot_at.elapsed() >= self.shared.config.snapshot_pause.unwrap_or(SNAPSHOT_PAUSE));
-        if due {
-            self.snapshot();
-        }
+    fn snapshot_due(&self) -> bool {
+        self.snapshot_events >= self.shared.config.snapshot_every
+            && (self.snapshot_at.elapsed() >= self.shared.config.snapshot_pause.unwrap_or(SNAPSHOT_PAUSE))
     }
 
     fn snapshot(&mut self) {
@@ -282,15 +303,72 @@ impl<'a> Leader<'a> {
             End::Shutdown => SubmitError::ShuttingDown,
             End::SteppedDown(trouble) => trouble.submit_error(),
         };
-        if let Some(reply) = self.core.take_carried() {
-            answer(reply, Err(error.clone()));
-        }
         self.queue
             .drain(..)
-            .for_each(|item| answer(item.reply, Err(error.clone())));
+            .map(|item| item.reply)
+            .chain(self.core.take_waiting())
+            .for_each(|reply| answer(reply, Err(error.clone())));
         const WORTH_SAVING: u64 = 1000;
         if matches!(end, End::Shutdown) && self.snapshot_events >= WORTH_SAVING {
             self.snapshot();
+        }
+    }
+}
+
+/// Appends a group's record; where it has none, asks the store whether this is still its last writer, which stands at
+/// `head`. An error is what to tell the callers, and what it means for the leader.
+async fn make_durable(shared: &Shared, planned: Option<&Planned>, head: Anchor) -> Result<(), (SubmitError, Trouble)> {
+    let lost = |lost: &Lost| (lost.submit_error(), Trouble::from(lost));
+    if let Some(planned) = planned {
+        let appended = append::append(&*shared.ledger, planned, shared.config.patience).await;
+        return appended.map_err(|error| lost(&error));
+    }
+    let no_leader = |trouble: Trouble| {
+        let reason = trouble.reason.clone();
+        (SubmitError::NoLeader { reason }, trouble)
+    };
+    match shared.ledger.tail().await {
+        Ok(tail) if tail.anchor() == head => Ok(()),
+        Ok(tail) if tail.sequence < head.sequence => Err(lost(&Lost {
+            cause: append::Cause::Shorter {
+                last: tail.sequence,
+                known: head.sequence,
+            },
+            maybe_stored: false,
+        })),
+        Ok(tail) => {
+            let reason = format!("the ledger has moved on to record {}", tail.sequence);
+            Err(no_leader(Trouble::deposed(reason)))
+        }
+        Err(error) => Err(no_leader(Trouble::from(&crate::fold::FoldError::from(error)))),
+    }
+}
+
+/// Gives one answer; `sequence` is the last record it rests on.
+fn give_one(shared: &Arc<Shared>, rereads: &Arc<Semaphore>, reply: Reply, outcome: Outcome, sequence: u64) {
+    let accepted = |events| Answer {
+        sequence,
+        events,
+        repeated: false,
+    };
+    match outcome {
+        Outcome::Accepted(events) => answer(reply, Ok(accepted(events))),
+        Outcome::Unchanged => answer(reply, Ok(accepted(Vec::new()))),
+        Outcome::Rejected(rejection) => {
+            Counters::add(&shared.counters.rejected, 1);
+            answer(reply, Err(SubmitError::Rejected { rejection, sequence }));
+        }
+        Outcome::Conflict { sequence } => answer(reply, Err(SubmitError::Conflict { sequence })),
+        Outcome::Repeated { sequence, commit } => {
+            Counters::add(&shared.counters.repeated, 1);
+            let Ok(permit) = Arc::clone(rereads).try_acquire_owned() else {
+                return answer(reply, Err(SubmitError::Overloaded { waiting: REREADS }));
+            };
+            let ledger = Arc::clone(&shared.ledger);
+            shared.outside.spawn(async move {
+                answer(reply, first_answer(&*ledger, sequence, commit).await);
+                drop(permit);
+            });
         }
     }
 }

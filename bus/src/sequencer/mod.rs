@@ -35,7 +35,7 @@ pub use dedupe::{Dedupe, KEEP, Known, MOST};
 pub use handle::CandidateHandle;
 pub use leases::LEASE;
 pub use reserve::DiskReserve;
-pub use status::{CandidateStatus, Role, SequencerMetrics};
+pub use status::{APPEND_MICROS, CandidateStatus, GROUP_COMMITS, Role, SequencerMetrics};
 
 use crate::identity::Genesis;
 use crate::snapshots::{SnapshotError, SnapshotStore};

@@ -1,16 +1,15 @@
 //! A candidate's fold: the state and the command ids, from the newest snapshot on.
 
+use std::sync::Arc;
+
 use tidemill_domain::state::Touched;
 
 use super::dedupe::Dedupe;
+use crate::ahead::{Ahead, Stretch};
 use crate::digest::Anchor;
-use crate::fold::{Fold, FoldError};
-use crate::ledger::{Ledger, RawRecord};
+use crate::fold::{Fold, FoldError, Prepared};
+use crate::ledger::Ledger;
 use crate::snapshots::{EncodedSnapshot, SnapshotStore};
-
-/// Records and bytes read at once.
-const BATCH: usize = 512;
-const BATCH_BYTES: usize = 4 << 20;
 
 pub(super) struct Replica {
     fold: Fold,
@@ -52,29 +51,27 @@ impl Replica {
         (self.fold, self.dedupe)
     }
 
-    pub(super) fn record(&mut self, raw: &RawRecord) -> Result<(), FoldError> {
+    pub(super) fn record(&mut self, prepared: Prepared) -> Result<(), FoldError> {
         self.touched.clear();
         let before = self.fold.state().events;
-        let folded = self.fold.record(raw, &mut self.touched)?;
-        self.dedupe.fold(raw.sequence, &folded.commits);
+        let folded = self.fold.prepared(prepared, &mut self.touched)?;
+        self.dedupe.fold(folded.record.header.sequence, &folded.commits);
         self.unsaved_events += self.fold.state().events - before;
         Ok(())
     }
 
     /// Folds up to the ledger's present end.
-    pub(super) async fn catch_up(&mut self, ledger: &dyn Ledger) -> Result<(), FoldError> {
+    pub(super) async fn catch_up(&mut self, ledger: &Arc<dyn Ledger>) -> Result<(), FoldError> {
         let tail = ledger.tail().await?;
-        if tail.sequence < self.head().sequence {
-            let (last, seen) = (tail.sequence, self.head().sequence);
+        let head = self.head().sequence;
+        if tail.sequence < head {
+            let (last, seen) = (tail.sequence, head);
             return Err(crate::ledger::ReadError::Shorter { last, seen }.into());
         }
+        let mut ahead = Ahead::start(Stretch::new(Arc::clone(ledger), head + 1, tail.sequence));
         while self.head().sequence < tail.sequence {
-            let batch = ledger.read(self.head().sequence + 1, BATCH, BATCH_BYTES).await?;
-            if batch.is_empty() {
-                let (last, seen) = (self.head().sequence, tail.sequence);
-                return Err(crate::ledger::ReadError::Shorter { last, seen }.into());
-            }
-            batch.iter().try_for_each(|raw| self.record(raw))?;
+            let prepared = ahead.next().await?;
+            prepared.into_iter().try_for_each(|prepared| self.record(prepared))?;
         }
         Ok(())
     }

@@ -55,6 +55,7 @@ pub(crate) struct Counters {
     pub(crate) records: AtomicU64,
     pub(crate) commands: AtomicU64,
     pub(crate) events: AtomicU64,
+    pub(crate) commits: AtomicU64,
     pub(crate) bytes: AtomicU64,
     pub(crate) rejected: AtomicU64,
     pub(crate) repeated: AtomicU64,
@@ -62,6 +63,44 @@ pub(crate) struct Counters {
     pub(crate) takeovers: AtomicU64,
     pub(crate) decide_micros: AtomicU64,
     pub(crate) append_micros: AtomicU64,
+    pub(crate) append_times: Buckets<13>,
+    pub(crate) group_commits: Buckets<13>,
+}
+
+/// Upper bounds of the buckets of append times, microseconds.
+pub const APPEND_MICROS: [u64; 13] = [
+    100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 1_000_000, 10_000_000,
+];
+
+/// Upper bounds of the buckets of commits in a record.
+pub const GROUP_COMMITS: [u64; 13] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_024, 2_048, 4_096];
+
+/// How many values fell at or under each bound, and under none below it. What is above the last bound is not in any
+/// bucket, only in the total beside it.
+#[derive(Debug)]
+pub(crate) struct Buckets<const N: usize>([AtomicU64; N]);
+
+impl<const N: usize> Default for Buckets<N> {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| AtomicU64::new(0)))
+    }
+}
+
+impl<const N: usize> Buckets<N> {
+    pub(crate) fn note(&self, bounds: &[u64; N], value: u64) {
+        if let Some(bucket) = self.0.get(bounds.partition_point(|bound| *bound < value)) {
+            Counters::add(bucket, 1);
+        }
+    }
+
+    /// Values at or under each bound.
+    fn cumulated(&self) -> [u64; N] {
+        let mut sum = 0;
+        std::array::from_fn(|n| {
+            sum += self.0[n].load(Ordering::Relaxed);
+            sum
+        })
+    }
 }
 
 /// The counters at one moment; all only grow.
@@ -87,6 +126,12 @@ pub struct SequencerMetrics {
     pub decide_micros: u64,
     /// Time spent waiting for appends, microseconds.
     pub append_micros: u64,
+    /// Commits in the records appended.
+    pub commits: u64,
+    /// Appends that took at most [`APPEND_MICROS`].
+    pub append_times: [u64; 13],
+    /// Records that held at most [`GROUP_COMMITS`].
+    pub group_commits: [u64; 13],
 }
 
 impl Counters {
@@ -107,6 +152,9 @@ impl Counters {
             takeovers: get(&self.takeovers),
             decide_micros: get(&self.decide_micros),
             append_micros: get(&self.append_micros),
+            commits: get(&self.commits),
+            append_times: self.append_times.cumulated(),
+            group_commits: self.group_commits.cumulated(),
         }
     }
 }

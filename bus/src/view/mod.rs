@@ -15,13 +15,11 @@ use tidemill_domain::time::Timestamp;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::ahead::Ahead;
 use crate::digest::Digest;
 use crate::fold::{Fold, FoldError};
-use crate::ledger::{Follow, FollowStatus, Ledger, ReadError};
+use crate::ledger::{FollowStatus, Ledger, ReadError};
 use crate::snapshots::SnapshotStore;
-
-/// Most records taken from the follower at once.
-const BATCH: usize = 256;
 
 /// Pause between two questions for the ledger's end, where the backend does not tell.
 const ASK_FOR_END: Duration = Duration::from_secs(1);
@@ -117,7 +115,7 @@ impl StateView {
             reading: follow.status(),
             fold: RwLock::new(fold),
         });
-        tokio::spawn(Arc::clone(&view).run(follow, shutdown.clone()));
+        tokio::spawn(Arc::clone(&view).run(Ahead::start(follow), shutdown.clone()));
         tokio::spawn(Arc::clone(&view).watch_end(ledger, shutdown));
         Ok(view)
     }
@@ -190,18 +188,18 @@ impl StateView {
         }
     }
 
-    async fn run(self: Arc<Self>, mut follow: Box<dyn Follow>, shutdown: CancellationToken) {
+    async fn run(self: Arc<Self>, mut ahead: Ahead, shutdown: CancellationToken) {
         let mut touched = Touched::new();
         loop {
             let batch = tokio::select! {
                 () = shutdown.cancelled() => return,
-                batch = follow.next_batch(BATCH) => batch,
+                batch = ahead.next() => batch,
             };
             let folded = batch.map_err(FoldError::from).and_then(|batch| {
-                batch.iter().try_for_each(|raw| {
+                batch.into_iter().try_for_each(|prepared| {
                     let mut fold = self.fold.write().unwrap_or_else(PoisonError::into_inner);
                     touched.clear();
-                    fold.record(raw, &mut touched)?;
+                    fold.prepared(prepared, &mut touched)?;
                     let (head, recorded_at) = (fold.head(), fold.state().recorded_at);
                     drop(fold);
                     self.progress.send_modify(|p| {

@@ -72,7 +72,8 @@ impl Bench {
             .collect();
         let (mut outcomes, mut records) = (vec![], 0);
         while !queue.is_empty() || self.core.has_carried() {
-            let Group { planned, answers } = self.core.decide_group(&mut queue, at(self.second)).unwrap();
+            self.core.decide(&mut queue, at(self.second)).unwrap();
+            let Group { planned, answers } = self.core.close().unwrap();
             outcomes.extend(answers);
             if let Some(planned) = planned {
                 records += 1;

@@ -1,6 +1,7 @@
 //! What the rest of a server's process says about its health: the seam to what the door cannot see by itself.
 
 use serde::Serialize;
+use tidemill_bus::sequencer::SequencerMetrics;
 
 /// One thing that was looked at.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -56,4 +57,7 @@ pub trait Health: Send + Sync + 'static {
 
     /// Everything looked at, now and without waiting.
     fn checks(&self) -> Vec<Check>;
+
+    /// What this process's sequencer has done; none where there is no sequencer.
+    fn sequencer(&self) -> Option<SequencerMetrics>;
 }

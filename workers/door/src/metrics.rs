@@ -132,6 +132,29 @@ impl Text {
         let _ = writeln!(self.text, "{}{labels} {value}", self.family);
     }
 
+    /// A counter with one sample.
+    pub(crate) fn counter(&mut self, name: &'static str, help: &str, value: f64) {
+        self.family(name, "counter", help);
+        self.sample("", value);
+    }
+
+    /// A histogram whose `buckets` are upper bounds with how many values are at or under each.
+    pub(crate) fn histogram(
+        &mut self,
+        name: &'static str,
+        help: &str,
+        buckets: impl Iterator<Item = (f64, u64)>,
+        (count, sum): (u64, f64),
+    ) {
+        self.family(name, "histogram", help);
+        for (bound, values) in buckets {
+            self.line(&format!("{name}_bucket{{le=\"{bound}\"}} {values}"));
+        }
+        self.line(&format!("{name}_bucket{{le=\"+Inf\"}} {count}"));
+        self.line(&format!("{name}_sum {sum}"));
+        self.line(&format!("{name}_count {count}"));
+    }
+
     /// A gauge with one sample.
     pub(crate) fn gauge(&mut self, name: &'static str, help: &str, value: f64) {
         self.family(name, "gauge", help);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::header;
+use tidemill_bus::sequencer::{APPEND_MICROS, GROUP_COMMITS, SequencerMetrics};
 use tidemill_domain::state::State as CellState;
 use tidemill_domain::state::instance::InstanceState;
 use tidemill_domain::state::node::NodeState;
@@ -47,6 +48,9 @@ pub(crate) async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
     );
     let leading = f64::from(u8::from(shared.deps.health.role() == "leader"));
     out.gauge("tidemill_leader", "Whether this server leads.", leading);
+    if let Some(figures) = shared.deps.health.sequencer() {
+        sequencer(&figures, &mut out);
+    }
     shared.deps.view.read(|state| cell(state, &mut out));
     shared.metrics.render(&mut out);
     (
@@ -54,6 +58,65 @@ pub(crate) async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
         out.finish(),
     )
         .into_response()
+}
+
+fn sequencer(figures: &SequencerMetrics, out: &mut Text) {
+    let seconds = |micros: u64| micros as f64 / 1e6;
+    out.histogram(
+        "tidemill_sequencer_append_seconds",
+        "Time until a record was durable.",
+        APPEND_MICROS.map(seconds).into_iter().zip(figures.append_times),
+        (figures.records, seconds(figures.append_micros)),
+    );
+    out.histogram(
+        "tidemill_sequencer_group_commits",
+        "Commits in a record: how many commands share one append.",
+        GROUP_COMMITS
+            .map(|bound| bound as f64)
+            .into_iter()
+            .zip(figures.group_commits),
+        (figures.records, figures.commits as f64),
+    );
+    out.counter(
+        "tidemill_sequencer_decide_seconds_total",
+        "Time spent deciding.",
+        seconds(figures.decide_micros),
+    );
+    for (name, help, value) in [
+        ("tidemill_sequencer_events_total", "Events appended.", figures.events),
+        (
+            "tidemill_sequencer_record_bytes_total",
+            "Bytes of the records appended.",
+            figures.bytes,
+        ),
+        (
+            "tidemill_sequencer_commands_total",
+            "Commands answered, refusals included.",
+            figures.commands,
+        ),
+        (
+            "tidemill_sequencer_rejected_total",
+            "Commands refused.",
+            figures.rejected,
+        ),
+        (
+            "tidemill_sequencer_repeated_total",
+            "Commands answered with their first answer.",
+            figures.repeated,
+        ),
+        (
+            "tidemill_sequencer_overloaded_total",
+            "Commands turned away because too many waited.",
+            figures.overloaded,
+        ),
+        (
+            "tidemill_sequencer_takeovers_total",
+            "Times this process came to lead.",
+            figures.takeovers,
+        ),
+    ] {
+        out.counter(name, help, value as f64);
+    }
 }
 
 fn cell(state: &CellState, out: &mut Text) {

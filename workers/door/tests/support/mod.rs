@@ -13,7 +13,7 @@ use tidemill_bus::ledger::Ledger;
 use tidemill_bus::memory::MemoryLedger;
 use tidemill_bus::observations::{MemoryObservations, ObservationLimits, Observations};
 use tidemill_bus::record::{CommitSlot, Record};
-use tidemill_bus::sequencer::{Candidate, CandidateHandle, SequencerConfig};
+use tidemill_bus::sequencer::{Candidate, CandidateHandle, SequencerConfig, SequencerMetrics};
 use tidemill_bus::view::StateView;
 use tidemill_client::{Api, Token};
 use tidemill_domain::command::{Command, Envelope};
@@ -76,7 +76,7 @@ impl Commands for Faulty {
     }
 }
 
-struct Well;
+struct Well(CandidateHandle);
 
 impl Health for Well {
     fn role(&self) -> String {
@@ -85,6 +85,10 @@ impl Health for Well {
 
     fn checks(&self) -> Vec<Check> {
         vec![]
+    }
+
+    fn sequencer(&self) -> Option<SequencerMetrics> {
+        Some(self.0.metrics())
     }
 }
 
@@ -126,7 +130,7 @@ impl Cell {
                 view: view.clone(),
             }),
             ledger,
-            health: Arc::new(Well),
+            health: Arc::new(Well(handle.clone())),
         };
         let door = Door::bind(config, deps.clone()).await.unwrap();
         let url = format!("http://{}", door.local_addr());

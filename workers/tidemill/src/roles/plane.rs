@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidemill_bus::sequencer::{Candidate, CandidateHandle, CandidateStatus, Role, SequencerConfig};
+use tidemill_bus::sequencer::{Candidate, CandidateHandle, CandidateStatus, Role, SequencerConfig, SequencerMetrics};
 use tidemill_bus::view::{StateView, ViewHealth};
 use tidemill_door::{Check, CheckState, Door, DoorConfig, DoorDeps, Health};
 use tidemill_kit::WorkerStatus;
@@ -84,7 +84,7 @@ impl Plane {
         let travel = TimeTravel::new(store.ledger.clone(), vec![Arc::new(models.clone())]);
         let health = PlaneHealth {
             status: self.candidate.status(),
-            waiting: self.candidate.clone(),
+            candidate: self.candidate.clone(),
             view: self.view.clone(),
             workers,
         };
@@ -132,20 +132,20 @@ pub fn serve(door: Door) -> (CancellationToken, JoinHandle<()>) {
 
 struct PlaneHealth {
     status: watch::Receiver<CandidateStatus>,
-    waiting: CandidateHandle,
+    candidate: CandidateHandle,
     view: Arc<StateView>,
     workers: Vec<watch::Receiver<WorkerStatus>>,
 }
 
 impl PlaneHealth {
-    fn sequencer(&self) -> Check {
+    fn leadership(&self) -> Check {
         let status = self.status.borrow();
         let detail = format!(
             "epoch {}, led by {}, at sequence {}, {} commands wait",
             status.epoch,
             status.leader,
             status.sequence,
-            self.waiting.waiting()
+            self.candidate.waiting()
         );
         match &status.role {
             Role::Leader | Role::Standby => Check::ok("sequencer", detail),
@@ -190,7 +190,7 @@ impl Health for PlaneHealth {
     }
 
     fn checks(&self) -> Vec<Check> {
-        let mut checks = vec![self.sequencer(), self.view()];
+        let mut checks = vec![self.leadership(), self.view()];
         for worker in &self.workers {
             let status = worker.borrow();
             let name = format!("worker_{}", status.role);
@@ -208,5 +208,9 @@ impl Health for PlaneHealth {
             });
         }
         checks
+    }
+
+    fn sequencer(&self) -> Option<SequencerMetrics> {
+        Some(self.candidate.metrics())
     }
 }
