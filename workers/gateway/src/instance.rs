@@ -24,6 +24,8 @@ use crate::watch::Vigil;
 
 /// Share of its full weight that an instance begins with.
 const COLD: f64 = 0.1;
+/// No warming goes on.
+const WARM: u64 = u64::MAX;
 
 /// An instance this gateway can connect to.
 #[derive(Debug)]
@@ -46,7 +48,7 @@ pub(crate) struct Instance {
     dropped: AtomicBool,
     draining: AtomicBool,
     born: Instant,
-    /// Milliseconds after `born` from which it is warmed.
+    /// Milliseconds after `born` from which it is warmed; [`WARM`] once that is over.
     warmed_from_ms: AtomicU64,
 }
 
@@ -100,12 +102,22 @@ impl Instance {
 
     /// Share of its full weight, after `warm_up` the whole.
     pub(crate) fn warmth(&self, warm_up: Duration) -> f64 {
-        let from = Duration::from_millis(self.warmed_from_ms.load(Ordering::Relaxed));
-        let warm = self.born.elapsed().saturating_sub(from);
-        match warm < warm_up {
-            true => COLD.max(warm.as_secs_f64() / warm_up.as_secs_f64()),
-            false => 1.0,
+        let from = self.warmed_from_ms.load(Ordering::Relaxed);
+        if from == WARM {
+            return 1.0;
         }
+        let warm = self.born.elapsed().saturating_sub(Duration::from_millis(from));
+        if warm >= warm_up {
+            self.warmed_from_ms.store(WARM, Ordering::Relaxed);
+            return 1.0;
+        }
+        COLD.max(warm.as_secs_f64() / warm_up.as_secs_f64())
+    }
+
+    /// Ends its warming.
+    #[cfg(test)]
+    pub(crate) fn warm_fully(&self) {
+        self.warmed_from_ms.store(WARM, Ordering::Relaxed);
     }
 
     /// It was set aside and is back.

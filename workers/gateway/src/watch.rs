@@ -27,13 +27,14 @@ use crate::dial::ConnectError;
 use crate::health::{Condition, put_aside};
 use crate::instance::Instance;
 use crate::proxy::Proxy;
+use crate::wire::Pulse;
 
 /// Pause between looks.
 const PACE: Duration = Duration::from_millis(250);
 /// Silence after which an instance that owes the beginning of an answer is checked, and one that is in the middle of
 /// some.
 const SILENCE_OWING: Duration = Duration::from_millis(500);
-const SILENCE_STREAMING: Duration = Duration::from_secs(2);
+const SILENCE_STREAMING: Duration = Duration::from_secs(5);
 /// Time in which a check must be answered.
 const CHECK_TIMEOUT: Duration = Duration::from_millis(1500);
 /// Checks at a time over all instances.
@@ -47,10 +48,13 @@ const SLOWER_MIN: Duration = Duration::from_secs(2);
 const MEMORY: Duration = Duration::from_secs(300);
 
 /// What is known of an instance's answering.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Vigil {
+    born: Instant,
     /// Tries that await the beginning of an answer.
     unanswered: AtomicU32,
+    /// Since when there is at least one, in milliseconds after `born`.
+    owing_ms: AtomicU64,
     answers: AtomicU64,
     /// It answers one thing while another is still open.
     overlaps: AtomicBool,
@@ -67,13 +71,42 @@ pub(crate) struct Awaiting<'a> {
     began: Instant,
 }
 
+impl Default for Vigil {
+    fn default() -> Self {
+        Self {
+            born: Instant::now(),
+            unanswered: AtomicU32::new(0),
+            owing_ms: AtomicU64::new(0),
+            answers: AtomicU64::new(0),
+            overlaps: AtomicBool::new(false),
+            checking: AtomicBool::new(false),
+            #[cfg(test)]
+            failed: AtomicU32::new(0),
+            vanished: Mutex::default(),
+        }
+    }
+}
+
 impl Vigil {
     pub(crate) fn begin(&self) -> Awaiting<'_> {
-        self.unanswered.fetch_add(1, Ordering::Relaxed);
+        if self.unanswered.fetch_add(1, Ordering::AcqRel) == 0 {
+            let now = self.born.elapsed().as_millis() as u64;
+            self.owing_ms.store(now, Ordering::Release);
+        }
         Awaiting {
             vigil: self,
             began: Instant::now(),
         }
+    }
+
+    /// For how long it has kept silent although something was awaited of it, beginnings of answers first.
+    fn silence(&self, pulse: &Pulse) -> Duration {
+        let unheard = pulse.silence();
+        if self.unanswered.load(Ordering::Acquire) == 0 {
+            return unheard;
+        }
+        let since = Duration::from_millis(self.owing_ms.load(Ordering::Acquire));
+        unheard.min(self.born.elapsed().saturating_sub(since))
     }
 
     /// Whether it was seen to answer one thing while an older one was still open.
@@ -197,7 +230,7 @@ pub(crate) async fn run(proxy: Arc<Proxy>, shutdown: CancellationToken) {
                     0 => SILENCE_STREAMING,
                     _ => SILENCE_OWING,
                 };
-                if instance.line.pulse.silence() < after || vigil.checking.swap(true, Ordering::AcqRel) {
+                if vigil.silence(&instance.line.pulse) < after || vigil.checking.swap(true, Ordering::AcqRel) {
                     continue;
                 }
                 let Ok(permit) = Arc::clone(&checks).try_acquire_owned() else {
@@ -245,7 +278,7 @@ impl Look {
                 #[cfg(test)]
                 vigil.failed.fetch_add(1, Ordering::Relaxed);
                 vigil.host_silent_since(false);
-                let silence = self.instance.line.pulse.silence();
+                let silence = vigil.silence(&self.instance.line.pulse);
                 let odd = vigil.overlaps()
                     || self
                         .service

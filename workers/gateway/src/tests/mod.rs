@@ -1,6 +1,7 @@
 //! The gateway against real sockets: small servers as instances, raw clients where the bytes matter.
 #![allow(clippy::unwrap_used)]
 
+mod chaos;
 mod door;
 mod http2;
 mod limits;

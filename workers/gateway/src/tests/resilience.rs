@@ -296,3 +296,73 @@ async fn a_dropped_instance_loses_its_unanswered_requests_to_others() {
     post.abort();
     gw.at_rest().await;
 }
+
+#[tokio::test]
+async fn a_draining_instance_keeps_no_connection_open() {
+    let gw = gateway(Limits::default()).await;
+    let a = Echo::start("a", Duration::from_millis(50)).await;
+    let b = Echo::start("b", Duration::ZERO).await;
+    gw.route(route(&[("inst-a", a.address)]));
+    let all = hammer(&gw, 8, 3, Method::GET).await;
+    until("requests run", || a.requests() > 4).await;
+    let mut draining = route(&[("inst-a", a.address), ("inst-b", b.address)]);
+    draining.instances[0].draining = true;
+    gw.route(draining);
+    let statuses: Vec<u16> = all.join_all().await.concat();
+    assert!(statuses.iter().all(|s| *s == 200), "{statuses:?}");
+    until("its connections are closed", || {
+        a.seen.open.load(Ordering::Relaxed) == 0
+    })
+    .await;
+    gw.at_rest().await;
+}
+
+#[tokio::test]
+async fn a_new_instance_is_warmed_and_does_not_starve() {
+    let gw = gateway(Limits {
+        slow_start: Duration::from_secs(3600),
+        ..Limits::default()
+    })
+    .await;
+    let (a, b) = (
+        Echo::start("a", Duration::ZERO).await,
+        Echo::start("b", Duration::ZERO).await,
+    );
+    gw.route(route(&[("inst-a", a.address)]));
+    gw.service().instances()[0].warm_fully();
+    gw.route(route(&[("inst-a", a.address), ("inst-b", b.address)]));
+    let mut conn = ClientConn::open(gw.address).await;
+    for _ in 0..1000 {
+        assert_eq!(conn.send(request(Method::GET, "/svc/")).await.unwrap().status, 200);
+    }
+    // A tenth of an equal share: 50 of 1,000.
+    let cold = b.requests();
+    assert!((10..150).contains(&cold), "{cold} of 1,000");
+}
+
+#[tokio::test]
+async fn several_gateways_share_the_instances() {
+    let a = Echo::start("a", Duration::from_millis(1)).await;
+    let b = Echo::start("b", Duration::from_millis(1)).await;
+    let mut gateways = Vec::new();
+    for _ in 0..3 {
+        let gw = gateway(Limits::default()).await;
+        let mut svc = route(&[("inst-a", a.address), ("inst-b", b.address)]);
+        svc.concurrency = Some(4);
+        gw.route(svc);
+        gateways.push(gw);
+    }
+    let mut all = Vec::new();
+    for gw in &gateways {
+        all.push(hammer(gw, 16, 40, Method::PUT).await);
+    }
+    until("both are busy", || a.requests() > 100 && b.requests() > 100).await;
+    a.kill();
+    for clients in all {
+        let statuses: Vec<u16> = clients.join_all().await.concat();
+        assert!(statuses.iter().all(|s| *s == 200), "{statuses:?}");
+    }
+    for gw in &gateways {
+        gw.at_rest().await;
+    }
+}

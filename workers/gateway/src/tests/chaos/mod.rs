@@ -1,0 +1,262 @@
+//! Replicas as processes that are killed, stopped, scaled and worse, under a steady mixed load.
+//!
+//! What must hold: no request that may be repeated fails; one that may not fails only with the replica that had it, and
+//! says so; nothing of that kind is carried out twice; nothing is left in flight. How long the affected ones took is
+//! printed and not judged, since the machine decides. `TIDEMILL_LONG=1` runs it for five minutes instead of 25 s.
+
+mod clients;
+mod hole;
+mod replica;
+
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use tidemill_protocol::gateway::RouteInstance;
+use tokio::task::JoinSet;
+
+use super::support::*;
+use crate::Limits;
+use clients::Clients;
+use hole::Hole;
+use replica::Replica;
+
+/// Requests a second.
+const RATE: u32 = 300;
+const FEW: usize = 2;
+const MANY: usize = 6;
+
+/// The platform's side: which replicas there are, and what the routes say.
+struct Pool<'a> {
+    gw: &'a Served,
+    notes: PathBuf,
+    ready: Vec<Replica>,
+    draining: Vec<Replica>,
+    next: usize,
+    /// Replicas that broke connections or died, by what was done to them.
+    to_blame: HashMap<String, &'static str>,
+    done: HashMap<&'static str, usize>,
+    hole: Option<Hole>,
+}
+
+impl Pool<'_> {
+    fn route(&self) {
+        let entry = |replica: &Replica, draining| RouteInstance {
+            instance: replica.id.clone(),
+            node: "node-1".into(),
+            endpoint: Some(replica.address.to_string()),
+            draining,
+        };
+        let mut all = route(&[]);
+        all.instances.extend(self.ready.iter().map(|r| entry(r, false)));
+        all.instances.extend(self.draining.iter().map(|r| entry(r, true)));
+        self.gw.route(all);
+    }
+
+    /// Brings the number of replicas to `wanted`; those that leave are drained first.
+    async fn scale(&mut self, wanted: usize) {
+        while self.ready.len() < wanted {
+            let id = format!("inst-{}", self.next);
+            self.next += 1;
+            let notes = self.notes.clone();
+            let start = move || Replica::start(id, "127.0.0.1", &[], &notes);
+            self.ready.push(tokio::task::spawn_blocking(start).await.unwrap());
+        }
+        self.draining.extend(self.ready.drain(wanted..));
+        self.route();
+        let service = self.gw.service();
+        until("drained replicas are at rest", || {
+            let all = service.instances();
+            let busy = |r: &Replica| all.iter().any(|i| *i.id == *r.id && i.in_flight() > 0);
+            !self.draining.iter().any(busy)
+        })
+        .await;
+        // Out of the routes first: a gateway that still probed one would find it gone.
+        let gone = std::mem::take(&mut self.draining);
+        self.route();
+        drop(gone);
+    }
+
+    fn note(&mut self, at: usize, what: &'static str) {
+        *self.done.entry(what).or_default() += 1;
+        self.to_blame.insert(self.ready[at].id.clone(), what);
+    }
+
+    /// Does something to one replica; for the rest of a moment the routes still name it.
+    async fn harm(&mut self, what: usize) {
+        let at = fastrand::usize(..self.ready.len());
+        let moment = Duration::from_millis(700);
+        match what {
+            0 => {
+                self.note(at, "killed");
+                self.ready[at].kill();
+                // tidy: waits for the time that a failure takes to be noticed
+                tokio::time::sleep(moment).await;
+                self.ready.remove(at);
+            }
+            1 => {
+                self.note(at, "stopped");
+                self.ready[at].signal("-STOP");
+                // tidy: waits for the time in which it is stopped: that is what is tested
+                tokio::time::sleep(Duration::from_millis(3500)).await;
+                if fastrand::bool() {
+                    self.ready[at].signal("-CONT");
+                } else {
+                    self.ready[at].kill();
+                    // tidy: waits for the time that a failure takes to be noticed
+                    tokio::time::sleep(moment).await;
+                    self.ready.remove(at);
+                }
+            }
+            2 => {
+                self.note(at, "resetting");
+                self.ready[at].control("reset").await;
+            }
+            3 => {
+                *self.done.entry("slow").or_default() += 1;
+                self.ready[at].control("slow").await;
+            }
+            4 => {
+                *self.done.entry("closing").or_default() += 1;
+                self.ready[at].control("close").await;
+            }
+            5 => {
+                *self.done.entry("refusing").or_default() += 1;
+                self.ready[at].control("refuse").await;
+            }
+            _ => self.swallow().await,
+        }
+        // tidy: waits for what was done to have its time
+        tokio::time::sleep(moment).await;
+    }
+
+    /// A replica whose host vanishes from the network, with all that was under way.
+    async fn swallow(&mut self) {
+        let Some(hole) = &self.hole else { return };
+        let id = format!("inst-{}", self.next);
+        self.next += 1;
+        let notes = self.notes.clone();
+        let (ip, through) = (hole.ip.clone(), hole.through());
+        let start = move || {
+            let through: Vec<&str> = through.iter().map(String::as_str).collect();
+            Replica::start(id, &ip, &through, &notes)
+        };
+        let replica = tokio::task::spawn_blocking(start).await.unwrap();
+        self.ready.push(replica);
+        self.route();
+        // tidy: waits for it to have work
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        hole.open();
+        let at = self.ready.len() - 1;
+        self.note(at, "swallowed");
+        // tidy: waits for the time in which it is away: that is what is tested
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        let gone = self.ready.remove(at);
+        self.route();
+        // tidy: waits for the time after which what is open to it is given up
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        drop(gone);
+        if let Some(hole) = &self.hole {
+            hole.close();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_that_may_be_repeated_fails_whatever_replicas_do() {
+    let long = std::env::var("TIDEMILL_LONG").is_ok_and(|long| long == "1");
+    let lasting = Duration::from_secs(if long { 300 } else { 25 });
+    let scaling = Duration::from_secs(if long { 10 } else { 5 });
+    let gw = gateway(Limits {
+        vanished_after: Duration::from_secs(3),
+        ..Limits::default()
+    })
+    .await;
+    let mut pool = Pool {
+        notes: gw.dir.path().join("notes"),
+        gw: &gw,
+        ready: Vec::new(),
+        draining: Vec::new(),
+        next: 0,
+        to_blame: HashMap::new(),
+        done: HashMap::new(),
+        hole: Hole::dig(),
+    };
+    pool.scale(FEW).await;
+    let clients = Clients::new(gw.address);
+    let began = Instant::now();
+
+    let load = async {
+        let mut asking = JoinSet::new();
+        let mut ticks = tokio::time::interval(Duration::from_secs(1) / RATE);
+        for number in 0.. {
+            ticks.tick().await;
+            if began.elapsed() > lasting {
+                break;
+            }
+            asking.spawn(std::sync::Arc::clone(&clients).one(number));
+            while asking.try_join_next().is_some() {}
+        }
+        asking.join_all().await;
+    };
+    let chaos = async {
+        let (mut wanted, mut scaled) = (MANY, Instant::now());
+        pool.scale(wanted).await;
+        for what in (0..7).cycle() {
+            if began.elapsed() + Duration::from_secs(2) > lasting {
+                break;
+            }
+            pool.harm(what).await;
+            if scaled.elapsed() > scaling {
+                wanted = if wanted == FEW { MANY } else { FEW };
+                scaled = Instant::now();
+            }
+            pool.scale(wanted).await;
+        }
+        for replica in &pool.ready {
+            replica.signal("-CONT");
+        }
+        pool
+    };
+    let ((), pool) = tokio::join!(load, chaos);
+    gw.at_rest().await;
+
+    let mut seen = std::mem::take(&mut *clients.seen.lock().unwrap());
+    seen.affected.sort();
+    let slowest = seen.affected.last().copied().unwrap_or_default();
+    println!(
+        "{} answered, {} lost with their replica, {} took more than one try (slowest {:.2} s); done: {:?}",
+        seen.answered,
+        seen.lost.len(),
+        seen.affected.len(),
+        slowest.as_secs_f64(),
+        pool.done
+    );
+    assert!(
+        seen.failed.is_empty(),
+        "{} failed: {:#?}",
+        seen.failed.len(),
+        &seen.failed[..seen.failed.len().min(5)]
+    );
+    for (instance, what) in &seen.lost {
+        assert!(
+            pool.to_blame.contains_key(instance),
+            "{instance} is not to blame: {what}"
+        );
+    }
+    let notes = std::fs::read_to_string(&pool.notes).unwrap();
+    let mut carried_out = HashSet::new();
+    for id in notes.lines().filter(|id| seen.once.contains(*id)) {
+        assert!(carried_out.insert(id), "request {id} was carried out twice");
+    }
+    assert!(
+        carried_out.len() > 100 && !seen.affected.is_empty(),
+        "too little happened"
+    );
+    assert!(seen.answered > 1000);
+    let total = gw.total();
+    assert_eq!(
+        total.arrived,
+        total.ok + total.application_errors + total.failed + total.refused + total.cancelled
+    );
+}
