@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tidemill_bus::commands::SubmitError;
+use tidemill_bus::commands::{Commands, SubmitError};
+use tidemill_bus::ledger::{Hints, Ledger};
 use tidemill_bus::memory::{Fault, MemoryLedger};
+use tidemill_bus::record::Record;
 use tidemill_bus::sequencer::{DiskReserve, SequencerConfig};
 
 use crate::support::{SOON, Seat, events_of, genesis, id, numbered, on_disk, read_all, times};
@@ -110,6 +112,56 @@ async fn a_foreign_record_stops_the_writer_and_its_callers_are_told() {
         "nothing was appended behind the foreign record"
     );
     seat.end().await;
+}
+
+#[tokio::test]
+async fn what_was_decided_ahead_of_a_lost_record_is_lost_with_it() {
+    // Several records' worth: while one is in flight, the next is decided.
+    const CALLERS: u64 = 3000;
+    let ledger = MemoryLedger::create(genesis());
+    let seat = Seat::leading(&ledger).await;
+    let (records, appends) = (ledger.records().len(), ledger.appends());
+    for millis in [100, 2000] {
+        ledger.inject(Fault::Delay(Duration::from_millis(millis)));
+    }
+    let callers: Vec<_> = (0..CALLERS)
+        .map(|n| {
+            let handle = seat.handle.clone();
+            tokio::spawn(async move { handle.submit(numbered(n)).await })
+        })
+        .collect();
+    let second_in_flight = async {
+        while ledger.appends() < appends + 2 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(SOON, second_in_flight).await.unwrap();
+    let foreign = Bytes::from_static(b"not one of ours");
+    let last = ledger.records().len() as u64;
+    ledger.append(last, foreign.clone(), &Hints::default()).await.unwrap();
+    let mut carried_out = 0;
+    for caller in callers {
+        match tokio::time::timeout(SOON, caller).await.unwrap().unwrap() {
+            Ok(answer) => {
+                assert!(answer.sequence <= last);
+                carried_out += 1;
+            }
+            Err(SubmitError::Unknown { reason }) => panic!("nothing of it was written: {reason}"),
+            Err(_) => {}
+        }
+    }
+    assert_eq!(seat.read_only().await, "second_writer");
+    seat.end().await;
+    let stored = ledger.records();
+    assert_eq!((stored.len() as u64, stored.last()), (last + 1, Some(&foreign)));
+    let written: usize = stored[records..stored.len() - 1]
+        .iter()
+        .map(|body| Record::decode(body).unwrap().commits.len())
+        .sum();
+    assert_eq!(
+        written, carried_out,
+        "who was told yes is on the ledger, and nobody else"
+    );
 }
 
 #[tokio::test]
