@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 use futures::StreamExt;
 use substrate::{fsync_probe, genesis, line};
 use tidemill_bus::embedded::EmbeddedLedger;
-use tidemill_bus::fold::Fold;
 use tidemill_bus::jetstream::{JetStreamLedger, Nats, StreamLimits};
 use tidemill_bus::ledger::{Hints, Ledger, RawRecord};
 use tidemill_bus::view::StateView;

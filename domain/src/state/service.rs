@@ -124,6 +124,11 @@ impl Service {
         }
     }
 
+    /// The declaration that new instances are made from.
+    pub fn made_spec(&self) -> &Arc<ServiceSpec> {
+        self.specs.get(&self.made_generation()).unwrap_or_else(|| self.spec())
+    }
+
     /// Where a rollback would go: out of a rollout to where it came from, else to the generation settled before.
     pub fn rollback_target(&self) -> Option<u64> {
         self.rolling_from().or(self.previous)

@@ -155,13 +155,13 @@ fn waiting_groups(state: &State) -> Vec<Group<'_>> {
     for service in state.services.values().filter(|s| s.lifecycle == Lifecycle::Active) {
         let live = service.live.iter().filter_map(|id| state.instances.get(id));
         let mut waiting: Vec<&Instance> = live
-            .filter(|i| i.state == InstanceState::Pending && i.generation == service.generation)
+            .filter(|i| i.state == InstanceState::Pending && i.generation == service.made_generation())
             .collect();
         waiting.sort_by_key(|i| (i.requested_at, i.id));
         if let Some(oldest) = waiting.first() {
             groups.push(Group {
                 service,
-                spec: service.spec(),
+                spec: service.made_spec(),
                 since: oldest.requested_at,
                 instances: waiting.into_iter().map(|i| i.id).collect(),
             });
@@ -187,7 +187,7 @@ impl Replicas {
         let mut replicas = Self::default();
         let live = group.service.live.iter().filter_map(|id| state.instances.get(id));
         // Older generations are about to go: spreading away from them would leave the new one lopsided.
-        let staying = live.filter(|i| i.generation == group.service.generation && !i.state.leaving());
+        let staying = live.filter(|i| i.generation == group.service.made_generation() && !i.state.leaving());
         for node in staying.filter_map(|i| i.node).filter_map(|id| state.nodes.get(&id)) {
             replicas.add(domain(group.spec, &node.provider, &node.region), node.id);
         }
@@ -362,5 +362,5 @@ fn place_group(
 fn rolls_over(state: &State, service: &Service) -> bool {
     let live = service.live.iter().filter_map(|id| state.instances.get(id));
     live.filter(|i| !i.state.leaving())
-        .any(|i| i.generation != service.generation)
+        .any(|i| i.generation != service.made_generation())
 }
