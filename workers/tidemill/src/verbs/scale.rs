@@ -38,7 +38,7 @@ pub struct ScaleArgs {
     /// When the override begins: RFC 3339, or how long from now [default: now]
     #[arg(long, value_name = "TIME", value_parser = parse_later)]
     pub from: Option<DateTime<Utc>>,
-    /// When it ends: RFC 3339, or how long from now [default: when --auto ends it]
+    /// When it ends: RFC 3339, or how long from now [default: until --auto]
     #[arg(long, value_name = "TIME", value_parser = parse_later, conflicts_with = "span")]
     pub to: Option<DateTime<Utc>>,
     /// How long it lasts, from its begin
