@@ -289,6 +289,39 @@ pub struct JoinNode {
     pub devices: Vec<OfferedDevice>,
     /// Instances of which the agent still has anything.
     pub instances: Vec<InstanceId>,
+    /// What it measured of itself; none of an older agent.
+    #[serde(default)]
+    pub inspection: Option<OfferedInspection>,
+}
+
+/// What a joining node measured of itself.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct OfferedInspection {
+    /// How long it took.
+    pub took: Span,
+    /// Bytes a second one core copies in memory.
+    pub memory_bps: Option<u64>,
+    /// Bytes a second written to its disk and synced.
+    pub disk_write_bps: Option<u64>,
+    /// One small synced write.
+    pub disk_sync: Option<Span>,
+    /// The shortest time to connect to a server.
+    pub round_trip: Option<Span>,
+    /// What is wrong; devices by UUID.
+    pub findings: Vec<OfferedFinding>,
+}
+
+/// Something wrong with a joining node or one of its devices.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct OfferedFinding {
+    /// Vendor UUID; none for the node as a whole.
+    pub uuid: Option<String>,
+    /// Stable code.
+    pub code: String,
+    /// What was seen.
+    pub detail: String,
+    /// What to do.
+    pub next: String,
 }
 
 /// A device as its node reports it.

@@ -35,6 +35,14 @@ pub enum Rejection {
         /// State of who has it.
         state: String,
     },
+    /// A node of this name and installation lives, from another boot.
+    #[error(
+        "node `{name}` is alive and was booted elsewhere: this is a copy of its disk, or it has just been restarted"
+    )]
+    NodeCloned {
+        /// The name.
+        name: String,
+    },
     /// The device is on another, living node.
     #[error("device {uuid} is already in the pool on node `{node}`")]
     DeviceElsewhere {
@@ -127,6 +135,7 @@ impl Rejection {
             Rejection::Invalid { .. } => "invalid",
             Rejection::NotYet { .. } => "not_yet",
             Rejection::NodeNameTaken { .. } => "node_name_taken",
+            Rejection::NodeCloned { .. } => "node_cloned",
             Rejection::DeviceElsewhere { .. } => "device_elsewhere",
             Rejection::NotAllowed { .. } => "not_allowed",
             Rejection::HostTaken { .. } => "host_taken",
@@ -146,6 +155,9 @@ impl Rejection {
             Rejection::Invalid { .. } => "correct it and ask again; nothing was changed",
             Rejection::NotYet { .. } => "leave it out for now",
             Rejection::NodeNameTaken { .. } => "give this node another --name, or wait until the other is lost",
+            Rejection::NodeCloned { .. } => {
+                "a restarted machine is let in seconds after its silence is noticed; give a copy its own machine-id, --data and --name"
+            }
             Rejection::DeviceElsewhere { .. } => "remove the other node first, or check for a cloned disk",
             Rejection::NotAllowed { .. } => "use a token whose role allows it (`tidemill token create`)",
             Rejection::HostTaken { .. } => "choose another route.host",

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 pub mod cell;
+pub mod drivers;
 pub mod make;
 pub mod nats;
 pub mod product;

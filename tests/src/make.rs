@@ -36,6 +36,7 @@ pub fn join(node: &str, devices: usize) -> JoinNode {
         credential: None,
         devices: (0..devices).map(|n| device(&format!("GPU-{node}-{n}"))).collect(),
         instances: vec![],
+        inspection: None,
     }
 }
 

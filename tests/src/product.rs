@@ -193,42 +193,46 @@ pub struct Up {
     pub gateway: String,
     dir: TempDir,
     devices: String,
+    flags: Vec<String>,
 }
 
 impl Up {
     /// Starts one with these devices and waits until it is ready.
     pub fn start(devices: &str) -> Self {
+        Self::start_with(devices, &[])
+    }
+
+    /// The same with further flags.
+    pub fn start_with(devices: &str, flags: &[String]) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        let process = Self::launch(dir.path(), devices);
+        let process = Self::launch(dir.path(), devices, flags);
         let mut up = Self {
             process,
             api: String::new(),
             gateway: String::new(),
             dir,
             devices: devices.to_owned(),
+            flags: flags.to_vec(),
         };
         up.read_endpoints();
         up
     }
 
-    fn launch(dir: &Path, devices: &str) -> Process {
+    fn launch(dir: &Path, devices: &str, flags: &[String]) -> Process {
         let data = dir.join("data");
         let _ = fs::remove_file(data.join("endpoints.json"));
         let data = data.to_str().expect("temporary paths are UTF-8").to_owned();
-        Process::start(
-            &dir.join("log"),
-            &[
-                "up",
-                "--data",
-                &data,
-                "--listen",
-                "127.0.0.1:0",
-                "--gateway",
-                "127.0.0.1:0",
-                "--devices",
-                devices,
-            ],
-        )
+        let mut args = vec!["up", "--data", &data];
+        args.extend([
+            "--listen",
+            "127.0.0.1:0",
+            "--gateway",
+            "127.0.0.1:0",
+            "--devices",
+            devices,
+        ]);
+        args.extend(flags.iter().map(String::as_str));
+        Process::start(&dir.join("log"), &args)
     }
 
     fn read_endpoints(&mut self) {
@@ -252,7 +256,7 @@ impl Up {
 
     /// Starts it again on the same data, after it has ended.
     pub fn restart(&mut self) {
-        self.process = Self::launch(self.dir.path(), &self.devices);
+        self.process = Self::launch(self.dir.path(), &self.devices, &self.flags);
         self.read_endpoints();
     }
 

@@ -16,7 +16,8 @@ use tidemill_domain::events::instance::{
     InstancesStopRequested, Placement, PlacementDeferred, StopReason,
 };
 use tidemill_domain::events::node::{
-    DeviceKind, JoinedDevice, NodeJoined, NodeLeft, NodeLost, NodeReady, NodeRecovered, NodeSuspected, Supply,
+    DeviceKind, InspectionFinding, JoinedDevice, NodeInspected, NodeJoined, NodeLeft, NodeLost, NodeReady,
+    NodeRecovered, NodeSuspected, Supply,
 };
 use tidemill_domain::events::placement::{Candidate, Explanation, Filter, FilterCount, Part, ScorePart};
 use tidemill_domain::events::service::{
@@ -220,6 +221,21 @@ pub fn samples() -> Vec<Event> {
             node,
             reason: "reclaimed".into(),
             instances: instances.clone(),
+        }
+        .into(),
+        NodeInspected {
+            node,
+            took: Span::from_millis(420),
+            memory_bps: Some(9_000_000_000),
+            disk_write_bps: None,
+            disk_sync: Some(Span::from_micros(900)),
+            round_trip: Some(Span::from_micros(210)),
+            findings: vec![InspectionFinding {
+                device: Some(DeviceId::from_bits(30)),
+                code: "slow_device".into(),
+                detail: "it runs at 0.50 of its model's speed".into(),
+                next: "look at its cooling".into(),
+            }],
         }
         .into(),
         ServiceApplied {

@@ -2,10 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use crate::command::{Context, JoinNode};
+use crate::command::{Context, JoinNode, OfferedInspection};
 use crate::events::Event;
 use crate::events::instance::{InstanceStopped, InstancesLost};
-use crate::events::node::{JoinedDevice, NodeJoined, NodeLeft, NodeLost, NodeReady, NodeRecovered, NodeSuspected};
+use crate::events::node::{
+    InspectionFinding, JoinedDevice, NodeInspected, NodeJoined, NodeLeft, NodeLost, NodeReady, NodeRecovered,
+    NodeSuspected,
+};
 use crate::id::{DeviceId, InstanceId, NodeId};
 use crate::rejection::Rejection;
 use crate::state::State;
@@ -15,6 +18,9 @@ use crate::state::node::{Node, NodeState};
 use crate::time::Span;
 
 use super::{check_count, fresh, not_found};
+
+/// Most findings of one inspection.
+const MAX_FINDINGS: usize = 256;
 
 /// Most devices of one node. Real hosts have up to 16, a simulated one 1,000.
 const MAX_DEVICES: usize = 4096;
@@ -63,10 +69,14 @@ pub(super) fn join(state: &State, context: &Context<'_>, join: JoinNode) -> Resu
         credential: join.credential,
         devices,
     };
+    let inspected = inspect(state, node, &joined, join.inspection)?;
     let mut events = Vec::new();
     if !known.is_some_and(|n| unchanged(state, n, &joined)) {
         events.push(joined.into());
         events.push(NodeReady { node }.into());
+    }
+    if let Some(inspected) = inspected.filter(|new| known.and_then(|n| n.inspection.as_ref()) != Some(new)) {
+        events.push(inspected.into());
     }
     if let Some(known) = known {
         settle_instances(
@@ -80,6 +90,59 @@ pub(super) fn join(state: &State, context: &Context<'_>, join: JoinNode) -> Resu
     Ok(events)
 }
 
+/// What the node says of itself, and what only the cell can see: that its installation is another's too.
+fn inspect(
+    state: &State,
+    node: NodeId,
+    joined: &NodeJoined,
+    offered: Option<OfferedInspection>,
+) -> Result<Option<NodeInspected>, Rejection> {
+    let twin = state.nodes.values().find(|other| {
+        other.id != node && living(other) && other.machine_id == joined.machine_id && other.boot_id != joined.boot_id
+    });
+    if offered.is_none() && twin.is_none() {
+        return Ok(None);
+    }
+    let offered = offered.unwrap_or_default();
+    check_count("inspection", offered.findings.len(), MAX_FINDINGS)?;
+    let listed: BTreeSet<DeviceId> = joined.devices.iter().map(|d| d.device).collect();
+    let mut findings: Vec<InspectionFinding> = offered
+        .findings
+        .into_iter()
+        .map(|finding| InspectionFinding {
+            device: finding
+                .uuid
+                .as_deref()
+                .map(DeviceId::of_uuid)
+                .filter(|id| listed.contains(id)),
+            code: finding.code,
+            detail: finding.detail,
+            next: finding.next,
+        })
+        .collect();
+    if let Some(twin) = twin {
+        findings.push(InspectionFinding {
+            device: None,
+            code: "machine_cloned".to_owned(),
+            detail: format!("its installation is that of node `{}`, which runs elsewhere", twin.name),
+            next: "give this machine an id of its own: `rm /etc/machine-id && systemd-machine-id-setup`".to_owned(),
+        });
+    }
+    Ok(Some(NodeInspected {
+        node,
+        took: offered.took,
+        memory_bps: offered.memory_bps,
+        disk_write_bps: offered.disk_write_bps,
+        disk_sync: offered.disk_sync,
+        round_trip: offered.round_trip,
+        findings,
+    }))
+}
+
+fn living(node: &Node) -> bool {
+    matches!(node.state, NodeState::Joining | NodeState::Ready | NodeState::Suspect)
+}
+
 /// A living node's name is its own; a token speaks only for the nodes that it enrolled.
 fn check_identity(state: &State, known: Option<&Node>, join: &JoinNode) -> Result<(), Rejection> {
     if let Some(credential) = join.credential.and_then(|id| state.credentials.get(&id))
@@ -90,11 +153,16 @@ fn check_identity(state: &State, known: Option<&Node>, join: &JoinNode) -> Resul
         });
     }
     let Some(node) = known else { return Ok(()) };
-    let living = matches!(node.state, NodeState::Joining | NodeState::Ready | NodeState::Suspect);
-    if living && node.machine_id != join.machine_id {
+    if living(node) && node.machine_id != join.machine_id {
         return Err(Rejection::NodeNameTaken {
             name: node.name.to_string(),
             state: node.state.name().to_owned(),
+        });
+    }
+    // Its first beats still; a machine that was restarted is silent for long enough to be suspected.
+    if node.state == NodeState::Ready && node.boot_id != join.boot_id {
+        return Err(Rejection::NodeCloned {
+            name: node.name.to_string(),
         });
     }
     let enrolled_by = node

@@ -152,6 +152,7 @@ event_kinds! {
     23 1 NodeRecovered = node::NodeRecovered;
     24 1 NodeLost = node::NodeLost;
     25 1 NodeLeft = node::NodeLeft;
+    26 1 NodeInspected = node::NodeInspected;
     40 1 ServiceApplied = service::ServiceApplied;
     41 1 ServiceStopRequested = service::ServiceStopRequested;
     42 1 ServiceStarted = service::ServiceStarted;

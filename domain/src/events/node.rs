@@ -62,6 +62,38 @@ pub struct NodeReady {
     pub node: NodeId,
 }
 
+/// What a joining node measured of itself, and what was found wrong with it. What was not measured is none.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Schema)]
+pub struct NodeInspected {
+    /// Which.
+    pub node: NodeId,
+    /// How long it took.
+    pub took: Span,
+    /// Bytes a second one core copies in memory.
+    pub memory_bps: Option<u64>,
+    /// Bytes a second written to its disk and synced.
+    pub disk_write_bps: Option<u64>,
+    /// One small synced write.
+    pub disk_sync: Option<Span>,
+    /// The shortest time to connect to a server.
+    pub round_trip: Option<Span>,
+    /// What is wrong.
+    pub findings: Vec<InspectionFinding>,
+}
+
+/// Something wrong with a node or one of its devices.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Schema)]
+pub struct InspectionFinding {
+    /// Which device; none for the node as a whole.
+    pub device: Option<DeviceId>,
+    /// Stable code.
+    pub code: String,
+    /// What was seen.
+    pub detail: String,
+    /// What to do.
+    pub next: String,
+}
+
 /// The node was silent for long enough to doubt it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Schema)]
 pub struct NodeSuspected {

@@ -80,6 +80,18 @@ impl State {
                 );
                 self.set_device_conditions(e.node, DeviceCondition::Lost, touched);
             }
+            Event::NodeInspected(e) => {
+                let node = self
+                    .nodes
+                    .get_mut(&e.node)
+                    .ok_or_else(|| missing(meta, event, e.node))?;
+                let before = node.inspection.replace(e.clone());
+                node.changed = meta.address;
+                touched.push(Entity::Node(e.node));
+                let cleared = before.iter().flat_map(|i| &i.findings);
+                let found = cleared.chain(&e.findings).filter_map(|f| f.device);
+                touched.extend(found.map(Entity::Device));
+            }
             _ => unreachable!("the caller sends only this family"),
         }
         Ok(())
@@ -103,6 +115,7 @@ impl State {
             joined_at: meta.recorded_at,
             devices: BTreeSet::new(),
             instances: BTreeSet::new(),
+            inspection: None,
             changed: meta.address,
             work_changed: meta.address,
         });

@@ -245,7 +245,8 @@ impl State {
             | Event::NodeSuspected(_)
             | Event::NodeRecovered(_)
             | Event::NodeLost(_)
-            | Event::NodeLeft(_) => self.apply_node(event, meta, touched)?,
+            | Event::NodeLeft(_)
+            | Event::NodeInspected(_) => self.apply_node(event, meta, touched)?,
             Event::ServiceApplied(_)
             | Event::ServiceStopRequested(_)
             | Event::ServiceStarted(_)

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use crate::commit::Address;
-use crate::events::node::Supply;
+use crate::events::node::{InspectionFinding, NodeInspected, Supply};
 use crate::id::{CredentialId, DeviceId, InstanceId, NodeId};
 use crate::time::Timestamp;
 use crate::unit::Name;
@@ -45,10 +45,20 @@ pub struct Node {
     pub devices: BTreeSet<DeviceId>,
     /// Instances placed here that live or of which something may be left.
     pub instances: BTreeSet<InstanceId>,
+    /// What it measured of itself when it joined last.
+    pub inspection: Option<NodeInspected>,
     /// Last change of stage or inventory.
     pub changed: Address,
     /// Last change of what the node is to run: its desired state is new since here.
     pub work_changed: Address,
+}
+
+impl Node {
+    /// What was found wrong when it joined: with the node itself, or with one of its devices.
+    pub fn findings(&self, device: Option<DeviceId>) -> impl Iterator<Item = &InspectionFinding> {
+        let all = self.inspection.iter().flat_map(|inspection| &inspection.findings);
+        all.filter(move |finding| finding.device == device)
+    }
 }
 
 /// A node's stage.

@@ -46,6 +46,7 @@ pub fn about(event: &Event, actor: &Actor, target: &Entity, before: &State) -> V
             }
             out.extend(e.credential.map(Entity::Credential));
         }
+        Event::NodeInspected(e) => out.extend(e.findings.iter().filter_map(|f| f.device).map(Entity::Device)),
         Event::NodeLost(e) => instances(&e.instances),
         Event::NodeLeft(e) => instances(&e.instances),
         Event::InstancesRequested(e) => instances(&e.instances),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tidemill_domain::commit::to_hex;
 use tidemill_domain::events::Event;
 use tidemill_domain::events::instance::{InstancesPlaced, InstancesRequested};
-use tidemill_domain::events::node::NodeJoined;
+use tidemill_domain::events::node::{NodeInspected, NodeJoined};
 use tidemill_domain::events::service::{DesiredReason, ServiceApplied, ServiceScaleOverridden};
 use tidemill_domain::id::{InstanceId, NodeId, ServiceId};
 use tidemill_domain::state::{Entity, State};
@@ -114,6 +114,7 @@ pub fn describe(event: &Event, before: &State) -> Description {
         Event::NodeRecovered(e) => node(e.node, "ready", e.reason.clone()),
         Event::NodeLost(e) => with_lost(node(e.node, "lost", silent(e.silent, &e.reason)), e.instances.len()),
         Event::NodeLeft(e) => with_lost(node(e.node, "left", e.reason.clone()), e.instances.len()),
+        Event::NodeInspected(e) => inspected(e, before),
         Event::ServiceApplied(e) => applied(e, before),
         Event::ServiceStopRequested(e) => service(e.service, "to be stopped".into(), "its owner stopped it".into()),
         Event::ServiceStarted(e) => service(e.service, "to run again".into(), "its owner started it".into()),
@@ -244,6 +245,22 @@ fn with_lost(mut description: Description, instances: usize) -> Description {
         description.change = format!("{}, {} lost with it", description.change, count(instances, "instance"));
     }
     description
+}
+
+fn inspected(e: &NodeInspected, before: &State) -> Description {
+    let name = before
+        .nodes
+        .get(&e.node)
+        .map_or_else(|| e.node.to_string(), |n| n.name.to_string());
+    let change = match e.findings.len() {
+        0 => format!("inspected in {} ms: nothing is wrong", e.took.millis()),
+        n => format!("inspected in {} ms: {}", e.took.millis(), count(n, "finding")),
+    };
+    let reason = match e.findings.first() {
+        None => "it joined".to_owned(),
+        Some(first) => format!("{}: {}", first.code, first.detail),
+    };
+    said(Entity::Node(e.node), name, change, reason)
 }
 
 fn joined(e: &NodeJoined, before: &State) -> Description {

@@ -8,6 +8,7 @@ use tidemill_domain::state::device::{Device, HoldPhase};
 use tidemill_domain::state::node::NodeState;
 
 use super::count;
+use super::node::with_findings;
 
 /// One device.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -93,7 +94,7 @@ pub fn device_row(state: &State, id: DeviceId) -> Option<DeviceRow> {
                 NodeState::Left => format!("its node {} left the pool", node.name),
                 _ => format!("its node {} no longer lists it", node.name),
             },
-            _ => holders(state, device),
+            _ => with_findings(&holders(state, device), node.findings(Some(id))),
         },
     })
 }

@@ -18,7 +18,7 @@ use tidemill_domain::state::{Entity, State};
 
 pub use device::{DeviceRow, HoldRow, device_row};
 pub use instance::{InstanceRow, TimingsRow, instance_row};
-pub use node::{NodeRow, node_row};
+pub use node::{FindingRow, InspectionRow, NodeRow, node_row};
 pub use pool::{Counts, PoolRow, pool_row};
 pub use queue::{FilterRow, QueueRow, filter_sentence, queue_row};
 pub use service::{OverrideRow, RequestRow, ServiceCounts, ServiceRow, service_row};

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use tidemill_domain::events::node::Supply;
+use tidemill_domain::events::node::{InspectionFinding, Supply};
 use tidemill_domain::id::NodeId;
 use tidemill_domain::state::State;
 use tidemill_domain::state::device::DeviceCondition;
-use tidemill_domain::time::Timestamp;
+use tidemill_domain::time::{Span, Timestamp};
 use tidemill_domain::unit::{Milli, Name};
 
 /// One node.
@@ -45,8 +45,53 @@ pub struct NodeRow {
     pub joined_at: Timestamp,
     /// Sequence of its last change of stage or inventory.
     pub changed_seq: u64,
+    /// What was found wrong with it or its devices when it joined.
+    pub findings: Vec<FindingRow>,
+    /// What it measured of itself then; null where it could not.
+    pub inspection: Option<InspectionRow>,
     /// Why it is in its state; never empty.
     pub reason: String,
+}
+
+/// Something wrong with a node or device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FindingRow {
+    /// UUID of the device; null for the node as a whole.
+    pub device: Option<String>,
+    /// Stable code.
+    pub code: String,
+    /// What was seen.
+    pub detail: String,
+    /// What to do.
+    pub next: String,
+}
+
+/// What a node measured of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InspectionRow {
+    /// How long it took.
+    pub took_ms: u64,
+    /// Bytes a second one core copies in memory.
+    pub memory_bps: Option<u64>,
+    /// Bytes a second written to its disk and synced.
+    pub disk_write_bps: Option<u64>,
+    /// One small synced write, microseconds.
+    pub disk_sync_us: Option<u64>,
+    /// The shortest time to connect to a server, microseconds.
+    pub round_trip_us: Option<u64>,
+}
+
+/// Tells of what is not known, which is nothing wrong.
+const NOT_KNOWN: &str = "not_known";
+
+/// What was found, after why it is in its state.
+pub(super) fn with_findings<'a>(reason: &str, findings: impl Iterator<Item = &'a InspectionFinding>) -> String {
+    let mut wrong = findings.filter(|finding| finding.code != NOT_KNOWN);
+    match (wrong.next(), wrong.count()) {
+        (None, _) => reason.to_owned(),
+        (Some(first), 0) => format!("{reason}; {}: {}", first.code, first.detail),
+        (Some(first), more) => format!("{reason}; {}: {} (and {more} more)", first.code, first.detail),
+    }
 }
 
 /// The row of a node.
@@ -69,7 +114,30 @@ pub fn node_row(state: &State, id: NodeId) -> Option<NodeRow> {
         address: node.address.clone(),
         joined_at: node.joined_at,
         changed_seq: node.changed.sequence,
-        reason: node.reason.clone(),
+        findings: node
+            .inspection
+            .iter()
+            .flat_map(|inspection| &inspection.findings)
+            .map(|finding| FindingRow {
+                device: finding.device.map(|id| {
+                    state
+                        .devices
+                        .get(&id)
+                        .map_or_else(|| id.to_string(), |d| d.uuid.clone())
+                }),
+                code: finding.code.clone(),
+                detail: finding.detail.clone(),
+                next: finding.next.clone(),
+            })
+            .collect(),
+        inspection: node.inspection.as_ref().map(|inspection| InspectionRow {
+            took_ms: inspection.took.millis(),
+            memory_bps: inspection.memory_bps,
+            disk_write_bps: inspection.disk_write_bps,
+            disk_sync_us: inspection.disk_sync.map(Span::micros),
+            round_trip_us: inspection.round_trip.map(Span::micros),
+        }),
+        reason: with_findings(&node.reason, node.inspection.iter().flat_map(|i| &i.findings)),
     };
     for device in node.devices.iter().filter_map(|id| state.devices.get(id)) {
         let free = device.free();

@@ -4,5 +4,6 @@
 mod crashes;
 mod errors;
 mod first_light;
+mod hardware;
 mod on_nats;
 mod wide;

@@ -9,7 +9,8 @@ use tidemill_bus::ledger::RawRecord;
 use tidemill_bus::memory::MemoryLedger;
 use tidemill_bus::record::{RecordBuilder, RecordHeader};
 use tidemill_domain::command::{
-    Command, Context, CreateCredential, DeclaredService, FactBody, InstanceFact, JoinNode, OfferedDevice, ReportFacts,
+    Command, Context, CreateCredential, DeclaredService, FactBody, InstanceFact, JoinNode, OfferedDevice,
+    OfferedFinding, OfferedInspection, ReportFacts,
 };
 use tidemill_domain::commit::{Actor, Address, Cause, Commit, CommitHeader, TraceContext};
 use tidemill_domain::decide::decide;
@@ -252,6 +253,18 @@ impl Cell {
                 })
                 .collect(),
             instances,
+            // Every other start of an agent finds the first device slow, the next one finds it well again.
+            inspection: Some(OfferedInspection {
+                findings: (0..agent % 2)
+                    .map(|_| OfferedFinding {
+                        uuid: Some(format!("GPU-{name}-0")),
+                        code: "slow_device".into(),
+                        detail: "it is slow".into(),
+                        next: "look at it".into(),
+                    })
+                    .collect(),
+                ..OfferedInspection::default()
+            }),
         })
     }
 

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use tidemill_client::{ServerUrl, Token};
 use tidemill_protocol::agent::DeviceInfo;
 
+use crate::devices::Telemetry;
+
 /// How an agent is to run.
 #[derive(Debug, Clone)]
 pub struct AgentConfig {
@@ -26,8 +28,12 @@ pub struct AgentConfig {
     pub zone: String,
     /// Host or IP at which gateways reach instances; `None` = only by tunnel.
     pub address: Option<String>,
-    /// Devices of the node: see [`crate::devices::parse_spec`].
+    /// Devices of the node: see [`crate::devices::discover`].
     pub devices: Vec<DeviceInfo>,
+    /// What they say of themselves.
+    pub telemetry: Telemetry,
+    /// A program that prints `UUID SPEED` for the accelerators given as arguments, SPEED over their model's nominal.
+    pub speed_command: Option<PathBuf>,
     /// The binary that answers to `PROGRAM shim --dir DIR` with [`crate::shim_main`], and that the command word
     /// `tidemill` of a workload stands for.
     pub shim_program: PathBuf,
@@ -56,6 +62,8 @@ impl AgentConfig {
             zone: "local".to_owned(),
             address: Some("127.0.0.1".to_owned()),
             devices: Vec::new(),
+            telemetry: Telemetry::default(),
+            speed_command: None,
             shim_program: std::env::current_exe()?,
             agent_id: uuid::Uuid::now_v7().to_string(),
             limitations: Vec::new(),

@@ -18,6 +18,7 @@ pub mod devices;
 mod environment;
 pub mod example;
 mod id;
+mod inspection;
 mod launch;
 mod logs;
 mod machine;

@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     AgentConfig, AgentError, Machine, adopt, clock,
     core::{Core, CoreConfig},
+    inspection,
     launch::{Homes, Launcher},
     outbox::{Memory, Outbox},
     runner::{Runner, Vitals},
@@ -49,10 +50,11 @@ pub async fn run(config: AgentConfig, shutdown: CancellationToken) -> Result<(),
         findings,
         nofile,
     } = prepared;
+    let adopted = findings.len();
     tracing::info!(
         node = config.name,
         devices = config.devices.len(),
-        adopted = findings.len(),
+        adopted,
         data = %config.data_dir.display(),
         "agent started"
     );
@@ -75,6 +77,7 @@ pub async fn run(config: AgentConfig, shutdown: CancellationToken) -> Result<(),
     };
     let mut runner = Runner::new(core, launcher, outbox.clone(), inputs.clone(), vitals);
     runner.adopt(findings).await;
+    let inspected = inspection::begin(&config, &boot_id, adopted == 0);
     let session = Session {
         config,
         boot_id,
@@ -84,6 +87,7 @@ pub async fn run(config: AgentConfig, shutdown: CancellationToken) -> Result<(),
         inputs,
         questions,
         vitals: vitals_seen,
+        inspected,
     };
     // Whichever ends first, by order or by defect, ends the other.
     let both = shutdown.child_token();

@@ -20,9 +20,10 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     AgentConfig, clock,
     core::Input,
+    inspection::Inspected,
     launch::Homes,
     logs::LogReaders,
-    machine::{self, CpuMeter},
+    machine::{self, CpuMeter, TrafficMeter},
     outbox::{Outbox, OutboxClosed},
     runner::{Question, Vitals},
 };
@@ -44,6 +45,8 @@ pub(crate) struct Session {
     pub(crate) inputs: mpsc::Sender<Input>,
     pub(crate) questions: mpsc::Sender<Question>,
     pub(crate) vitals: watch::Receiver<Vitals>,
+    /// What the node measured of itself; the first greeting waits for it.
+    pub(crate) inspected: watch::Receiver<Option<Inspected>>,
 }
 
 /// State of one connection.
@@ -105,7 +108,7 @@ impl Session {
                 }
             }
             event = link.next() => match event.ok_or(Ending)? {
-                LinkEvent::Connected(connection) => *talk = Some(self.greet(connection).await?),
+                LinkEvent::Connected(connection) => *talk = Some(self.greet(connection, shutdown).await?),
                 LinkEvent::Disconnected { .. } => *talk = None,
                 LinkEvent::Message(message) => {
                     if let Some(talk) = talk {
@@ -130,7 +133,16 @@ impl Session {
         Ok(())
     }
 
-    async fn greet(&self, connection: Connection<AgentMessage>) -> Result<Talk, Ending> {
+    async fn greet(
+        &mut self,
+        connection: Connection<AgentMessage>,
+        shutdown: &CancellationToken,
+    ) -> Result<Talk, Ending> {
+        let inspected = tokio::select! {
+            () = shutdown.cancelled() => return Err(Ending),
+            // Gone without a word: the greeting goes without it too.
+            inspected = self.inspected.wait_for(Option::is_some) => inspected.ok().and_then(|found| found.clone()),
+        };
         let (answer, answered) = oneshot::channel();
         self.questions
             .send(Question::Statuses(answer))
@@ -139,6 +151,10 @@ impl Session {
         let instances = answered.await.map_err(|_| Ending)?;
         let config = &self.config;
         let applied = self.vitals.borrow().applied.clone();
+        let mut devices = config.devices.clone();
+        if let Some(inspected) = &inspected {
+            inspected.correct(&mut devices);
+        }
         let hello = Hello {
             protocol: PROTOCOL_VERSION,
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -151,10 +167,11 @@ impl Session {
             boot_id: self.boot_id.clone(),
             machine_id: self.machine_id.clone(),
             agent_id: config.agent_id.clone(),
-            devices: config.devices.clone(),
+            devices,
             instances,
             applied,
             limitations: config.limitations.clone(),
+            inspection: inspected.map(|inspected| Box::new(inspected.report)),
         };
         // Gone again already: the link says so next.
         let _ = connection.send(AgentMessage::Hello(hello)).await;
@@ -229,6 +246,7 @@ impl Session {
         beats.number += 1;
         let memory = machine::memory();
         let vitals = self.vitals.borrow().clone();
+        let (devices, devices_left_out) = self.config.telemetry.readings();
         Beat {
             number: beats.number,
             uptime_ms: u64::try_from(beats.began.elapsed().as_millis()).unwrap_or(u64::MAX),
@@ -239,6 +257,9 @@ impl Session {
             running: vitals.running,
             outbox: self.outbox.waiting(),
             applied: vitals.applied,
+            host: Some(beats.traffic.read(&self.config.data_dir)),
+            devices,
+            devices_left_out,
         }
     }
 }
@@ -248,6 +269,7 @@ struct Beats {
     began: Instant,
     number: u64,
     cpu: CpuMeter,
+    traffic: TrafficMeter,
 }
 
 impl Beats {
@@ -258,6 +280,7 @@ impl Beats {
             began: Instant::now(),
             number: 0,
             cpu: CpuMeter::default(),
+            traffic: TrafficMeter::default(),
         }
     }
 

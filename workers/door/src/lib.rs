@@ -25,6 +25,7 @@ pub mod reads;
 mod routes;
 mod server;
 mod shared;
+mod telemetry;
 mod trace;
 pub mod workload;
 

@@ -1,7 +1,8 @@
 //! What the door counts, as Prometheus text (exposition format 0.0.4).
 //!
 //! Labels take their values from closed sets (routes of the table, command names, states), never from ids or tenants,
-//! so that the number of series is a constant of the build. Gauges of the cell are read from the state when asked for.
+//! so that the number of series is a constant of the build;
+//! only those of devices and hosts carry names, up to a bound. Gauges of the cell are read from the state when asked for.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

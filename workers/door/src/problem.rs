@@ -58,6 +58,7 @@ fn status_of(rejection: &Rejection) -> u16 {
         Rejection::NotYet { .. } => 501,
         Rejection::NotAllowed { .. } => 403,
         Rejection::NodeNameTaken { .. }
+        | Rejection::NodeCloned { .. }
         | Rejection::DeviceElsewhere { .. }
         | Rejection::HostTaken { .. }
         | Rejection::WrongState { .. }

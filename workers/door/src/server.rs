@@ -128,6 +128,9 @@ impl Door {
             stop_observing.clone(),
             grace,
         ));
+        let hearing = tokio::spawn(
+            Arc::clone(&shared.telemetry).follow(Arc::clone(&shared.deps.observations), stop_observing.clone()),
+        );
         let fanning = tokio::spawn(connect::fan_out(Arc::clone(&shared)));
         let connections = TaskTracker::new();
         let cut = CancellationToken::new();
@@ -146,6 +149,7 @@ impl Door {
             connections.wait().await;
         }
         let _ = observing.await;
+        let _ = hearing.await;
         let _ = fanning.await;
     }
 }

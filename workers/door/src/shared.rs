@@ -19,6 +19,7 @@ use crate::config::{DoorConfig, DoorDeps};
 use crate::connect::Registry;
 use crate::metrics::Metrics;
 use crate::observer::Observer;
+use crate::telemetry::Telemetry;
 
 /// See the module.
 pub(crate) struct Shared {
@@ -27,6 +28,8 @@ pub(crate) struct Shared {
     pub(crate) clock: Clock,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) observer: Arc<Observer>,
+    /// What nodes said of themselves last.
+    pub(crate) telemetry: Arc<Telemetry>,
     pub(crate) registry: Registry,
     pub(crate) tokens: TokenSource,
     pub(crate) requests: Arc<Semaphore>,
@@ -54,6 +57,7 @@ impl Shared {
             observer: Arc::new(Observer::new(&config.name, clock, Arc::clone(&metrics))),
             requests: Arc::new(Semaphore::new(config.limits.requests)),
             streams: Arc::new(Semaphore::new(config.limits.streams)),
+            telemetry: Arc::default(),
             registry: Registry::default(),
             tokens: TokenSource::random(),
             gateway_url: RwLock::new(None),

@@ -98,6 +98,7 @@ fn hello(name: &str) -> Hello {
         instances: vec![],
         applied: None,
         limitations: vec![],
+        inspection: None,
     }
 }
 

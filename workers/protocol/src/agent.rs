@@ -12,7 +12,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Problem, Stamp};
+use crate::{
+    Problem, Stamp,
+    telemetry::{DeviceReading, HostReading, Inspection},
+};
 
 /// What an agent sends.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -98,6 +101,9 @@ pub struct Hello {
     /// What could not be read or is not supported here, as `area: reason`.
     #[serde(default)]
     pub limitations: Vec<String>,
+    /// What the node measured of itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inspection: Option<Box<Inspection>>,
 }
 
 /// One device as its node reports it.
@@ -159,6 +165,20 @@ pub struct Beat {
     /// Stamp of the desired state acted on last.
     #[serde(default)]
     pub applied: Option<Stamp>,
+    /// The host's further figures.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<HostReading>,
+    /// Readings of devices that have any; at most [`crate::telemetry::MAX_READINGS`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<DeviceReading>,
+    /// Readings that found no room.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub devices_left_out: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref)] // The signature serde asks for.
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// A batch of facts.

@@ -13,6 +13,7 @@ pub mod agent;
 pub mod gateway;
 pub mod problem;
 pub mod stamp;
+pub mod telemetry;
 
 pub use problem::Problem;
 pub use stamp::Stamp;

@@ -9,7 +9,7 @@ use tidemill_bus::ledger::FindingState;
 use tidemill_domain::state::State as CellState;
 use tidemill_domain::state::node::NodeState;
 
-use super::probes;
+use super::{hardware, probes};
 use crate::health::{Check, CheckState};
 use crate::shared::Shared;
 
@@ -37,7 +37,10 @@ pub(crate) async fn doctor(State(shared): State<Arc<Shared>>) -> Json<Vec<Check>
             "check that NATS runs and is reachable",
         )),
     }
-    shared.deps.view.read(|state| cell(state, &mut checks));
+    shared.deps.view.read(|state| {
+        cell(state, &mut checks);
+        hardware::examine(state, &shared.telemetry, &mut checks);
+    });
     checks.sort_by_key(|check| std::cmp::Reverse(check.state));
     Json(checks)
 }

@@ -7,10 +7,10 @@ use axum::{Extension, Json};
 use http::Uri;
 use serde_json::Value;
 
-use super::Handled;
 use super::params::Params;
+use super::{Handled, hardware};
 use crate::gate::Caller;
-use crate::reads::{ListKind, ListQuery};
+use crate::reads::{ListKind, ListQuery, Point};
 use crate::shared::Shared;
 
 const KNOWN: &[&str] = &[
@@ -30,7 +30,12 @@ async fn list(kind: ListKind, shared: &Shared, caller: &Caller, uri: &Uri) -> Ha
         gateway_url: shared.gateway_url(),
     };
     params.caught_up(shared).await?;
-    Ok(Json(shared.deps.reads.list(kind, query).await?))
+    let now = query.point == Point::Latest;
+    let mut rows = shared.deps.reads.list(kind, query).await?;
+    if now {
+        hardware::enrich(kind, &mut rows, &shared.telemetry);
+    }
+    Ok(Json(rows))
 }
 
 macro_rules! lists {

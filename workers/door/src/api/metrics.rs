@@ -11,6 +11,7 @@ use tidemill_domain::state::State as CellState;
 use tidemill_domain::state::instance::InstanceState;
 use tidemill_domain::state::node::NodeState;
 
+use super::hardware;
 use crate::metrics::Text;
 use crate::shared::Shared;
 
@@ -51,7 +52,10 @@ pub(crate) async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
     if let Some(figures) = shared.deps.health.sequencer() {
         sequencer(&figures, &mut out);
     }
-    shared.deps.view.read(|state| cell(state, &mut out));
+    shared.deps.view.read(|state| {
+        cell(state, &mut out);
+        hardware::series(state, &shared.telemetry, &mut out);
+    });
     shared.metrics.render(&mut out);
     (
         [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")],

@@ -3,6 +3,7 @@
 pub(crate) mod apply;
 pub(crate) mod doctor;
 pub(crate) mod events;
+mod hardware;
 pub(crate) mod lists;
 pub(crate) mod logs;
 pub(crate) mod metrics;

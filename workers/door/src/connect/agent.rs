@@ -29,7 +29,7 @@ use crate::shared::{Shared, stamp};
 /// Batches of facts that may wait for the ledger; an agent sends the next only after the last was settled.
 const BATCHES: usize = 8;
 /// Longest telemetry kept of one beat.
-const MAX_TELEMETRY: usize = 16 * 1024;
+const MAX_TELEMETRY: usize = 64 * 1024;
 /// Time for this server to see the join that it asked for.
 const SEE_JOIN: Duration = Duration::from_secs(5);
 

@@ -5,7 +5,7 @@
 
 use std::str::FromStr;
 
-use tidemill_domain::command::{FactBody, InstanceFact, JoinNode, OfferedDevice};
+use tidemill_domain::command::{FactBody, InstanceFact, JoinNode, OfferedDevice, OfferedFinding, OfferedInspection};
 use tidemill_domain::events::node::{DeviceKind, Supply};
 use tidemill_domain::events::service::Runtime;
 use tidemill_domain::id::{CredentialId, InstanceId};
@@ -15,6 +15,7 @@ use tidemill_domain::state::instance::InstanceState;
 use tidemill_domain::time::Span;
 use tidemill_domain::unit::Name;
 use tidemill_protocol::agent::{self as wire, DesiredDevice, DesiredInstance, Hello, RunSpec, Want};
+use tidemill_protocol::telemetry::{Finding, Inspection};
 use tokio::time::Instant;
 
 use super::facts::Batch;
@@ -27,6 +28,9 @@ const MAX_LABEL: usize = 128;
 const MAX_ADDRESS: usize = 255;
 /// Longest sentence kept of a fact.
 const MAX_REASON: usize = 1024;
+/// Findings kept of one inspection, and the length of each.
+const MAX_FINDINGS: usize = 64;
+const MAX_FINDING: usize = 300;
 /// Devices of a node.
 const MAX_DEVICES: usize = 4096;
 /// Instances that a node can speak of.
@@ -103,7 +107,37 @@ pub(super) fn join(hello: &Hello, credential: Option<CredentialId>) -> Result<Jo
         credential,
         devices: hello.devices.iter().map(device).collect::<Result<_, _>>()?,
         instances: hello.instances.iter().map(instance).collect::<Result<_, _>>()?,
+        inspection: hello.inspection.as_deref().map(inspection),
     })
+}
+
+/// What a node found of itself, cut to bounds: it must not keep the node out.
+fn inspection(said: &Inspection) -> OfferedInspection {
+    let finding = |uuid: Option<&str>, finding: &Finding| OfferedFinding {
+        uuid: uuid.map(str::to_owned),
+        code: code(&finding.code),
+        detail: shorten(&finding.detail).chars().take(MAX_FINDING).collect(),
+        next: shorten(&finding.next).chars().take(MAX_FINDING).collect(),
+    };
+    let of_node = said.findings.iter().map(|f| finding(None, f));
+    let of_devices = said
+        .devices
+        .iter()
+        .flat_map(|(uuid, findings)| findings.iter().map(|f| finding(Some(uuid), f)));
+    let micros = |us: u64| Span::from_micros(us.min(MAX_AGE_MS * 1000));
+    OfferedInspection {
+        took: span(said.took_ms),
+        memory_bps: said.memory_bps,
+        disk_write_bps: said.disk_write_bps,
+        disk_sync: said.disk_sync_us.map(micros),
+        round_trip: said.round_trip_us.map(micros),
+        findings: of_node.chain(of_devices).take(MAX_FINDINGS).collect(),
+    }
+}
+
+fn code(text: &str) -> String {
+    let plain = |c: &char| c.is_ascii_alphanumeric() || *c == '_';
+    text.chars().filter(plain).take(64).collect()
 }
 
 fn device(device: &wire::DeviceInfo) -> Result<OfferedDevice, Refusal> {
@@ -182,11 +216,7 @@ fn fact(fact: &wire::Fact, address: Option<&str>) -> Option<InstanceFact> {
             reason: shorten(reason),
         },
         wire::FactBody::StartFailed { code, reason } => FactBody::Failed {
-            code: code
-                .chars()
-                .filter(|c| c.is_ascii_alphanumeric() || *c == '_')
-                .take(64)
-                .collect(),
+            code: self::code(code),
             reason: shorten(reason),
         },
         wire::FactBody::Stopped { killed } => FactBody::Stopped { killed: *killed },

@@ -26,6 +26,8 @@ pub enum Show {
     Millis,
     /// An RFC 3339 time as how long ago it was.
     Age,
+    /// A ratio as percent, right-aligned.
+    Percent,
     /// Coloured by what it says, where colour is allowed.
     State,
     /// How many elements an array has.
@@ -70,7 +72,10 @@ impl Column {
 
     /// Whether the column is aligned to the right.
     pub fn right(&self) -> bool {
-        matches!(self.show, Show::Number | Show::Bytes | Show::Millis | Show::Count)
+        matches!(
+            self.show,
+            Show::Number | Show::Bytes | Show::Percent | Show::Millis | Show::Count
+        )
     }
 }
 
@@ -78,6 +83,7 @@ fn shown(show: Show, value: &Value, now: DateTime<Utc>) -> Option<String> {
     let special = match show {
         Show::Text | Show::Number | Show::State => None,
         Show::Bytes => value.as_u64().map(bytes),
+        Show::Percent => value.as_f64().map(|ratio| format!("{:.0}%", ratio * 100.0)),
         Show::Millis => value.as_u64().map(|ms| short_span(Duration::from_millis(ms))),
         Show::Age => value.as_str().and_then(|text| age(text, now)),
         Show::Count => value.as_array().map(|items| items.len().to_string()),

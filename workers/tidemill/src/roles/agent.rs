@@ -8,14 +8,21 @@ use crate::exit::{CliError, Exit};
 /// Runs an agent until told to end; its instances run on.
 pub async fn agent(options: AgentOptions) -> Result<(), CliError> {
     let shutdown = until_told_to_end()?;
-    let config = config(options)?;
+    let config = config(options).await?;
     tidemill_agent::run(config, shutdown)
         .await
         .map_err(|error| CliError::told(Exit::Error, &error))
 }
 
 /// The agent's own configuration; makes its data directory, reads the machine and its devices.
-pub fn config(options: AgentOptions) -> Result<AgentConfig, CliError> {
+pub async fn config(options: AgentOptions) -> Result<AgentConfig, CliError> {
+    // Drivers may take seconds.
+    tokio::task::spawn_blocking(move || read(options))
+        .await
+        .map_err(|died| CliError::new(Exit::Error, "agent_died", died.to_string(), "report this with the log"))?
+}
+
+fn read(options: AgentOptions) -> Result<AgentConfig, CliError> {
     let unusable = |error: std::io::Error| {
         CliError::new(
             Exit::Error,
@@ -29,8 +36,8 @@ pub fn config(options: AgentOptions) -> Result<AgentConfig, CliError> {
     };
     std::fs::create_dir_all(&options.data).map_err(unusable)?;
     let machine = Machine::read(&options.name, &options.data).map_err(unusable)?;
-    let devices =
-        devices::parse_spec(&options.devices, &machine).map_err(|error| CliError::told(Exit::Usage, &error))?;
+    let found = devices::discover(&options.devices, &machine, &options.drivers)
+        .map_err(|error| CliError::told(Exit::Usage, &error))?;
     let local = AgentConfig::local(&options.name, options.data.clone(), options.servers.clone()).map_err(unusable)?;
     Ok(AgentConfig {
         token: options.token,
@@ -39,7 +46,10 @@ pub fn config(options: AgentOptions) -> Result<AgentConfig, CliError> {
         region: options.region,
         zone: options.zone,
         address: options.address,
-        devices,
+        devices: found.devices,
+        telemetry: found.telemetry,
+        limitations: found.limitations,
+        speed_command: options.speed_command,
         ..local
     })
 }

@@ -18,6 +18,7 @@ mod workers;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use tidemill_agent::devices::Drivers;
 use tidemill_client::{ServerUrl, Token};
 use tidemill_gateway::{Limits, TlsFiles};
 use tokio::signal::unix::{SignalKind, signal};
@@ -45,6 +46,10 @@ pub struct UpOptions {
     pub devices: String,
     /// Do not make this machine a node.
     pub no_node: bool,
+    /// Where its devices are looked for.
+    pub drivers: Drivers,
+    /// What measures its accelerators.
+    pub speed_command: Option<PathBuf>,
 }
 
 /// A candidate for the sequencer with door and read models.
@@ -144,6 +149,10 @@ pub struct AgentOptions {
     pub address: Option<String>,
     /// Devices, as the contract's SPEC has it.
     pub devices: String,
+    /// Where they are looked for.
+    pub drivers: Drivers,
+    /// What measures accelerators.
+    pub speed_command: Option<PathBuf>,
 }
 
 /// That nobody listens on `address` yet: said before anything is written. Port 0 is always free.

@@ -64,7 +64,7 @@ pub async fn up(options: UpOptions) -> Result<(), CliError> {
     let stop_agent = CancellationToken::new();
     let mut agent = match options.no_node {
         true => None,
-        false => Some(agent(&options, server, stop_agent.clone())?),
+        false => Some(agent(&options, server, stop_agent.clone()).await?),
     };
 
     let started = async {
@@ -146,7 +146,7 @@ async fn open(options: &UpOptions) -> Result<Store, CliError> {
     }
 }
 
-fn agent(options: &UpOptions, server: ServerUrl, stop: CancellationToken) -> Result<AgentTask, CliError> {
+async fn agent(options: &UpOptions, server: ServerUrl, stop: CancellationToken) -> Result<AgentTask, CliError> {
     let config = super::agent::config(AgentOptions {
         servers: vec![server],
         token: None,
@@ -158,7 +158,10 @@ fn agent(options: &UpOptions, server: ServerUrl, stop: CancellationToken) -> Res
         zone: "local".to_owned(),
         address: Some("127.0.0.1".to_owned()),
         devices: options.devices.clone(),
-    })?;
+        drivers: options.drivers.clone(),
+        speed_command: options.speed_command.clone(),
+    })
+    .await?;
     Ok(tokio::spawn(async move {
         tidemill_agent::run(config, stop)
             .await

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use tidemill_agent::devices::Drivers;
 use tidemill_client::{ServerUrl, Token};
 use tidemill_gateway::{Limits, TlsFiles};
 
@@ -73,6 +74,75 @@ pub struct UpArgs {
     /// Do not make this machine a node
     #[arg(long, conflicts_with = "devices")]
     pub no_node: bool,
+    #[command(flatten)]
+    pub drivers: DriverArgs,
+}
+
+/// Where `auto` looks for accelerators. The usual places need none of these.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Drivers")]
+pub struct DriverArgs {
+    /// NVIDIA's management library [default: libnvidia-ml.so.1]
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "TIDEMILL_NVML_LIBRARY",
+        hide_env_values = true,
+        hide_short_help = true
+    )]
+    pub nvml_library: Option<PathBuf>,
+    /// Where the kernel shows AMD devices
+    #[arg(
+        long,
+        value_name = "DIR",
+        default_value = "/sys",
+        env = "TIDEMILL_SYSFS",
+        hide_env_values = true,
+        hide_short_help = true
+    )]
+    pub sysfs: PathBuf,
+    /// Huawei's command-line tool
+    #[arg(
+        long,
+        value_name = "PROGRAM",
+        default_value = "npu-smi",
+        env = "TIDEMILL_NPU_SMI",
+        hide_env_values = true,
+        hide_short_help = true
+    )]
+    pub npu_smi: PathBuf,
+    /// The kernel's log, read for errors that NVIDIA's library does not report
+    #[arg(
+        long,
+        value_name = "FILE",
+        default_value = "/dev/kmsg",
+        env = "TIDEMILL_KERNEL_LOG",
+        hide_env_values = true,
+        hide_short_help = true
+    )]
+    pub kernel_log: PathBuf,
+    /// Prints `UUID SPEED` for the accelerators given as arguments; 1 is their model's nominal speed
+    #[arg(
+        long,
+        value_name = "PROGRAM",
+        env = "TIDEMILL_SPEED_COMMAND",
+        hide_env_values = true,
+        hide_short_help = true
+    )]
+    pub speed_command: Option<PathBuf>,
+}
+
+impl DriverArgs {
+    fn options(self) -> (Drivers, Option<PathBuf>) {
+        let drivers = Drivers {
+            nvml_library: self.nvml_library,
+            sysfs: self.sysfs,
+            npu_smi: self.npu_smi,
+            kernel_log: self.kernel_log,
+            ..Drivers::default()
+        };
+        (drivers, self.speed_command)
+    }
 }
 
 /// Arguments of `server`.
@@ -228,6 +298,8 @@ pub struct NodeArgs {
         hide_env_values = true
     )]
     pub devices: String,
+    #[command(flatten)]
+    pub drivers: DriverArgs,
     /// Further servers, so that `--server A B` means what it looks like.
     #[arg(hide = true)]
     pub more_servers: Vec<ServerUrl>,
@@ -248,6 +320,7 @@ fn parse_address(text: &str) -> Result<SocketAddr, String> {
 
 /// Runs `up`.
 pub async fn up(args: UpArgs) -> Result<(), CliError> {
+    let (drivers, speed_command) = args.drivers.options();
     roles::up(UpOptions {
         data: args.data.unwrap_or_else(paths::default_data_dir),
         listen: args.listen,
@@ -255,6 +328,8 @@ pub async fn up(args: UpArgs) -> Result<(), CliError> {
         nats: args.nats,
         devices: args.devices,
         no_node: args.no_node,
+        drivers,
+        speed_command,
     })
     .await
 }
@@ -341,6 +416,7 @@ pub async fn agent(args: AgentArgs, global: &GlobalArgs) -> Result<(), CliError>
             "see `tidemill agent --help`",
         )
     })?;
+    let (drivers, speed_command) = node.drivers.options();
     roles::agent(AgentOptions {
         servers: servers(global, node.more_servers),
         token: Some(required_token(global, "node")?),
@@ -352,6 +428,8 @@ pub async fn agent(args: AgentArgs, global: &GlobalArgs) -> Result<(), CliError>
         zone: node.zone,
         address: (!node.tunnel).then(|| node.address.unwrap_or_else(|| "127.0.0.1".to_owned())),
         devices: node.devices,
+        drivers,
+        speed_command,
     })
     .await
 }

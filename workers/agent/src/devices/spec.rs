@@ -5,35 +5,18 @@
 //! memory: `sim:NAME:24GiB*2`.
 //!
 //! A device keeps its UUID across restarts: it is derived from the machine, the node's name, the model and the position
-//! among devices of that model, so a changed list renames only what changed. Real accelerators (NVML and others) are a
-//! later release's; until then `auto` is the CPUs.
+//! among devices of that model, so a changed list renames only what changed. `auto` is what the machine has: accelerators
+//! under the UUIDs of their vendors, and its CPUs.
 
 use tidemill_protocol::agent::DeviceInfo;
 
+use super::catalogue::MODELS;
 use crate::Machine;
 
 /// Most devices a node may claim.
 const MAX_DEVICES: u32 = 10_000;
 
 const GIB: u64 = 1 << 30;
-
-/// Models known by name, with kind and memory in GiB as their vendors state them.
-const CATALOGUE: [(&str, &str, u64); 14] = [
-    ("A100-40G", "cuda", 40),
-    ("A100-80G", "cuda", 80),
-    ("A10G", "cuda", 24),
-    ("H100-80G", "cuda", 80),
-    ("H200-141G", "cuda", 141),
-    ("L4", "cuda", 24),
-    ("L40S", "cuda", 48),
-    ("RTX-3090", "cuda", 24),
-    ("RTX-4090", "cuda", 24),
-    ("T4", "cuda", 16),
-    ("V100-32G", "cuda", 32),
-    ("MI250", "rocm", 128),
-    ("MI300X", "rocm", 192),
-    ("Ascend-910B", "ascend", 64),
-];
 
 /// Why a device specification was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -83,14 +66,36 @@ enum Memory {
     Split,
 }
 
-/// Reads a device specification for this machine.
+/// Whether a specification has an item `auto`.
+pub(super) fn asks_for_all(spec: &str) -> bool {
+    spec.split(',').any(|item| item.trim() == "auto")
+}
+
+/// Reads a device specification for a machine without accelerators.
+///
+/// # Errors
+/// When it makes no sense.
 pub fn parse_spec(spec: &str, machine: &Machine) -> Result<Vec<DeviceInfo>, SpecError> {
+    with_found(spec, machine, &[])
+}
+
+/// Reads a device specification for this machine, whose accelerators are `found`.
+pub(super) fn with_found(spec: &str, machine: &Machine, found: &[DeviceInfo]) -> Result<Vec<DeviceInfo>, SpecError> {
     if spec.trim().is_empty() {
         return Err(SpecError::Empty);
     }
     let mut devices: Vec<DeviceInfo> = Vec::new();
     for text in spec.split(',').map(str::trim) {
         let item = parse_item(text, machine)?;
+        if text == "auto" {
+            if devices
+                .iter()
+                .any(|device| found.iter().any(|other| other.uuid == device.uuid))
+            {
+                return Err(bad(text, "`auto` stands in the list twice"));
+            }
+            devices.extend(found.iter().cloned());
+        }
         let in_all = u32::try_from(devices.len()).unwrap_or(u32::MAX);
         if in_all.saturating_add(item.count) > MAX_DEVICES {
             return Err(bad(text, format!("a node has at most {MAX_DEVICES} devices")));
@@ -156,7 +161,7 @@ fn parse_item(text: &str, machine: &Machine) -> Result<Item, SpecError> {
             let Some(model) = name.strip_prefix("sim:") else {
                 return Err(bad(
                     text,
-                    "expected `auto`, `cpu*N` or `sim:MODEL*N` (real accelerators are found by `auto` in a later release)",
+                    "expected `auto`, `cpu*N` or `sim:MODEL*N` (real accelerators are found by `auto`)",
                 ));
             };
             if model == "cpu" {
@@ -184,14 +189,18 @@ fn parse_model(item: &str, text: &str) -> Result<(String, String, u64), SpecErro
     if model.is_empty() || model.len() > 63 || !model.bytes().all(plain) {
         return Err(bad(item, "a model's name holds letters, digits, `-`, `_` and `.`"));
     }
-    let known = CATALOGUE.iter().find(|(name, _, _)| name.eq_ignore_ascii_case(model));
+    let known = MODELS.iter().find(|known| known.name.eq_ignore_ascii_case(model));
     let memory = memory.map(|memory| parse_memory(item, memory)).transpose()?;
     match (known, memory) {
-        (Some((name, kind, gib)), memory) => Ok(((*kind).to_owned(), (*name).to_owned(), memory.unwrap_or(gib * GIB))),
+        (Some(known), memory) => Ok((
+            known.kind.to_owned(),
+            known.name.to_owned(),
+            memory.unwrap_or(known.memory_gib * GIB),
+        )),
         (None, Some(memory)) => Ok(("cuda".to_owned(), model.to_owned(), memory)),
         (None, None) => Err(SpecError::Model {
             model: model.to_owned(),
-            known: CATALOGUE.map(|(name, _, _)| name).join(", "),
+            known: MODELS.map(|known| known.name).join(", "),
         }),
     }
 }
