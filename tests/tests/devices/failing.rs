@@ -306,11 +306,8 @@ fn a_tool_that_fails_or_hangs_is_told() {
     let mut drivers = drivers(&fake);
     drivers.patience = Duration::from_millis(200);
     let found = discover("auto", &machine(), &drivers).unwrap();
-    assert!(
-        found.limitations[0].starts_with("driver (npu-smi)"),
-        "{:?}",
-        found.limitations
-    );
+    let told = |limitation: &String| limitation.starts_with("driver (npu-smi)");
+    assert!(found.limitations.iter().any(told), "{:?}", found.limitations);
 }
 
 #[test]

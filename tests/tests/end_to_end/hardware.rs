@@ -102,6 +102,8 @@ fn a_cells_hardware_is_shown_as_it_is() {
     let amd_agent = agent(&up, &dir, &token, "amd-1", &amd);
     nvidias_card(&up, &nvidia);
     amds_card(&up, &amd);
+    // A driver that hangs takes nothing but its own devices' readings with it.
+    nvidia.nvml(&card("util hang\n"));
     // What is not heard any more is not known any more.
     drop(amd_agent);
     let silent = device(&up, AMD, |row| row.get("telemetry").is_none());
@@ -110,6 +112,16 @@ fn a_cells_hardware_is_shown_as_it_is() {
         "{silent}"
     );
     assert_eq!(series(&metrics(&up), "DCGM_FI_DEV_GPU_TEMP", &[AMD]), None);
+    let hung = device(&up, NVIDIA, |row| {
+        row["telemetry"]["findings"][0]["code"] == "driver_silent"
+    });
+    assert!(hung.get("temperature_c").is_none(), "{hung}");
+    let node = up
+        .list("nodes")
+        .into_iter()
+        .find(|row| row["name"] == "nvidia-1")
+        .unwrap();
+    assert_eq!(node["state"], "ready", "its beats were never late: {node}");
 }
 
 fn without_accelerators(up: &Up) {
