@@ -1,7 +1,9 @@
 //! Random commands against a cell: numbers choose what is asked next among what the state makes interesting, so that
 //! long runs reach deep states and a shrunk sequence of numbers is a shrunk story.
 
-use tidemill_domain::command::{Command, CreateCredential, FactBody, InstanceFact, ReportFacts};
+use tidemill_domain::command::{
+    Command, CreateCredential, FactBody, InstanceFact, OfferedFinding, OfferedInspection, ReportFacts,
+};
 use tidemill_domain::events::credential::Role;
 use tidemill_domain::events::instance::{Hold, Placement, StopReason};
 use tidemill_domain::id::{InstanceId, NodeId, ServiceId};
@@ -102,7 +104,22 @@ fn joining(cell: &Cell, choice: &mut Choice) -> Command {
         joining.machine_id = "another".into();
     }
     if choice.below(8) == 0 {
+        joining.boot_id = "another".into();
+    }
+    if choice.below(8) == 0 {
         joining.devices = join("n1", 1).devices;
+    }
+    if choice.below(4) == 0 {
+        let slow = OfferedFinding {
+            uuid: Some(format!("GPU-{node}-{}", choice.below(3))),
+            code: "slow_device".into(),
+            detail: "it is slow".into(),
+            next: "look at it".into(),
+        };
+        joining.inspection = Some(OfferedInspection {
+            findings: vec![slow; choice.below(2)],
+            ..OfferedInspection::default()
+        });
     }
     let on_node = cell
         .state
