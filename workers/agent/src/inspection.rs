@@ -534,5 +534,4 @@ fn speeds(command: &Path, uuids: &[String]) -> Result<BTreeMap<String, u32>, Str
 }
 
 #[cfg(test)]
-#[path = "inspection_tests.rs"]
 mod tests;

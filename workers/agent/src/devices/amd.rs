@@ -262,5 +262,4 @@ impl Card {
 }
 
 #[cfg(test)]
-#[path = "amd_tests.rs"]
 mod tests;
