@@ -7,6 +7,8 @@ use tidemill_domain::command::{
 use tidemill_domain::events::credential::Role;
 use tidemill_domain::events::instance::{Hold, Placement, StopReason};
 use tidemill_domain::id::{InstanceId, NodeId, ServiceId};
+use tidemill_domain::policy::placement;
+use tidemill_domain::policy::replicas::reconcile;
 use tidemill_domain::time::Span;
 use tidemill_domain::unit::Milli;
 
@@ -45,7 +47,7 @@ pub fn step(cell: &mut Cell, number: u64) {
     let nodes: Vec<NodeId> = cell.state.nodes.keys().copied().collect();
     let services: Vec<ServiceId> = cell.state.services.keys().copied().collect();
     let instances: Vec<InstanceId> = cell.state.instances.keys().copied().collect();
-    let command = match choice.below(20) {
+    let command = match choice.below(24) {
         0 | 1 => Some(joining(cell, &mut choice)),
         2 => choice.of(&nodes).map(|node| node_command(node, &mut choice)),
         3 => {
@@ -80,6 +82,10 @@ pub fn step(cell: &mut Cell, number: u64) {
             gateway: "g".into(),
             instances,
         }),
+        19..=22 => {
+            scheduler(cell);
+            None
+        }
         _ => Some(Command::CreateCredential(CreateCredential {
             hash: [choice.below(250) as u8; 32],
             role: Role::Operator,
@@ -91,6 +97,19 @@ pub fn step(cell: &mut Cell, number: u64) {
     if let Some(command) = command {
         // A refusal leaves everything as it was, which `Cell` relies on: it folds only what was decided.
         let _ = cell.ask(command);
+    }
+}
+
+/// One turn of the policies, as the scheduler takes it: rollouts get nowhere without.
+fn scheduler(cell: &mut Cell) {
+    let services: Vec<ServiceId> = cell.state.services.keys().copied().collect();
+    for service in services {
+        for action in reconcile(&cell.state, service, cell.now).actions {
+            let _ = cell.ask(action.into_command());
+        }
+    }
+    for decision in placement::round(&cell.state) {
+        let _ = cell.ask(decision.into_command());
     }
 }
 
