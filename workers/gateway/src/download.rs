@@ -3,21 +3,30 @@
 //! It holds the slot and the connection until its end. Read to the end, the connection goes back to the pool; broken by
 //! the instance, the error is handed to the server, which cuts the client's connection so that nobody takes half an
 //! answer for a whole one; dropped because the client left, the connection to the instance closes with it.
+//!
+//! An instance that breaks right after the head would take the head along: the server drops what it has not yet written
+//! when a body fails. The client would see no answer where one had begun, so such an error is held back for
+//! [`HEAD_FIRST`], in which the head goes out.
 
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tidemill_protocol::gateway::Suspicion;
 use tokio::sync::mpsc;
+use tokio::time::Sleep;
 
 use crate::admission::Slot;
 use crate::conn::Conn;
 use crate::health::{Condition, put_aside};
 use crate::upload::Upload;
+
+/// How long the head has before its body fails.
+const HEAD_FIRST: Duration = Duration::from_millis(20);
 
 /// Body of any answer.
 #[derive(Debug)]
@@ -33,6 +42,9 @@ pub(crate) enum ProxyBody {
 pub(crate) struct Download {
     source: Incoming,
     hold: Option<Hold>,
+    /// Something was passed on.
+    begun: bool,
+    failing: Option<(Pin<Box<Sleep>>, hyper::Error)>,
 }
 
 /// What an answer holds until its end.
@@ -79,6 +91,8 @@ impl Download {
         let mut download = Self {
             source,
             hold: Some(hold),
+            begun: false,
+            failing: None,
         };
         download.finish_at_end();
         download
@@ -104,12 +118,27 @@ impl Body for ProxyBody {
             }
             Self::Stream(download) => download,
         };
-        let frame = ready!(Pin::new(&mut download.source).poll_frame(cx));
+        if let Some((wait, _)) = &mut download.failing {
+            ready!(wait.as_mut().poll(cx));
+            return Poll::Ready(download.failing.take().map(|(_, error)| Err(error)));
+        }
+        let mut frame = ready!(Pin::new(&mut download.source).poll_frame(cx));
         match &frame {
-            Some(Ok(_)) => download.finish_at_end(),
+            Some(Ok(_)) => {
+                download.begun = true;
+                download.finish_at_end();
+            }
             Some(Err(error)) => {
                 if let Some(hold) = download.hold.take() {
                     hold.cut(error);
+                }
+                if !download.begun
+                    && let Some(Err(error)) = frame.take()
+                {
+                    let mut wait = Box::pin(tokio::time::sleep(HEAD_FIRST));
+                    let _ = wait.as_mut().poll(cx);
+                    download.failing = Some((wait, error));
+                    return Poll::Pending;
                 }
             }
             None => {

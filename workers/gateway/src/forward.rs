@@ -12,22 +12,20 @@
 //! broke are bounded by a count, tries that reached nobody by the time a request may wait, and both by
 //! [`MAX_TRIES`]. Rejected: retrying an instance's 503, because an application means what it says.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
+use http::{HeaderMap, Request, Response, StatusCode, Uri, Version};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 
-use crate::admission::{Admission, RetryPolicy, Service, Slot, Ticket};
-use crate::conn::{Conn, SendFailure};
-use crate::dial::ConnectError;
+use crate::admission::{Admission, Service, Slot, Ticket};
+use crate::attempt::{Answer, Ending, Parts, attempt};
 use crate::download::{Download, Hold, ProxyBody};
 use crate::headers;
-use crate::health::{Condition, answered, put_aside};
+use crate::health::{Condition, put_aside};
 use crate::proxy::Proxy;
 use crate::refusal::Refusal;
 use crate::roster::Busy;
@@ -41,35 +39,6 @@ const MAX_TRIES: u32 = 50;
 const MAX_MOVES: u32 = 3;
 const BACKOFF_MIN: Duration = Duration::from_millis(10);
 const BACKOFF_MAX: Duration = Duration::from_millis(500);
-
-/// How a try ended without an answer.
-#[derive(Debug)]
-enum Ending {
-    /// No connection.
-    Unreachable(ConnectError),
-    /// A connection that had been used before closed before any of the request was written.
-    Unsent,
-    /// A new connection did, or the instance refused the request unseen.
-    Refused,
-    /// A connection that had been used before closed after the request was written.
-    Stale(hyper::Error),
-    /// A new connection broke after the request was written.
-    Broke(hyper::Error),
-    /// The instance was dropped from the routes or found unreachable.
-    Moved { sent: bool },
-    /// The client broke off its body, or its body broke a rule.
-    Client(Fault),
-}
-
-impl Ending {
-    fn sent(&self) -> bool {
-        match self {
-            Self::Unreachable(_) | Self::Unsent | Self::Refused => false,
-            Self::Moved { sent } => *sent,
-            Self::Stale(_) | Self::Broke(_) | Self::Client(_) => true,
-        }
-    }
-}
 
 /// Settles a request's outcome once; dropped unsettled means that the client left.
 struct Pending {
@@ -90,48 +59,6 @@ impl Pending {
 impl Drop for Pending {
     fn drop(&mut self) {
         self.settle(Outcome::Cancelled);
-    }
-}
-
-/// What each try of a request needs.
-struct Parts {
-    method: Method,
-    target: Uri,
-    headers: HeaderMap,
-    upload: Upload,
-    policy: RetryPolicy,
-    /// To be sent by HTTP/2.
-    shared: bool,
-    /// What the client wants to change to.
-    upgrade: Option<HeaderValue>,
-}
-
-impl Parts {
-    fn resendable(&self, sent: bool) -> bool {
-        if !self.upload.is_replayable() {
-            return false;
-        }
-        !sent || self.policy_allows()
-    }
-
-    fn policy_allows(&self) -> bool {
-        match self.policy {
-            RetryPolicy::Never => false,
-            RetryPolicy::Any => true,
-            RetryPolicy::Idempotent => {
-                self.method.is_idempotent() || self.headers.contains_key(headers::IDEMPOTENCY_KEY)
-            }
-        }
-    }
-
-    fn why_final(&self) -> &'static str {
-        if !self.upload.is_replayable() {
-            "its body was too large to keep"
-        } else if !self.policy_allows() {
-            "it may have been carried out, and neither its method nor an Idempotency-Key says that twice is harmless"
-        } else {
-            "too many tries broke"
-        }
     }
 }
 
@@ -376,107 +303,4 @@ async fn wait_for_slot(
             Err(_) => return Err(Refusal::no_capacity(service, *waited)),
         }
     }
-}
-
-/// The beginning of an instance's answer.
-struct Answer {
-    response: Response<Incoming>,
-    conn: Conn,
-    keep_alive: bool,
-}
-
-async fn attempt(slot: &Slot, parts: &Parts, tries: u32, fresh: bool, may_move: bool) -> Result<Answer, Ending> {
-    let instance = slot.instance();
-    let may_repeat = parts.resendable(true);
-    let mut disturbed = pin!(instance.disturbed.notified());
-    disturbed.as_mut().enable();
-    if instance.is_dropped() {
-        return Err(Ending::Moved { sent: false });
-    }
-    let connecting = async {
-        match parts.shared {
-            true => instance.mux.get().await.map(Conn::Shared),
-            false => instance.pool.get(may_repeat, fresh).await.map(Conn::Own),
-        }
-    };
-    let mut conn = tokio::select! {
-        biased;
-        conn = connecting => conn.map_err(Ending::Unreachable)?,
-        () = disturbed.as_mut() => return Err(Ending::Moved { sent: false }),
-    };
-    disturbed.set(instance.disturbed.notified());
-    disturbed.as_mut().enable();
-
-    let mut request = Request::new(parts.upload.next_try());
-    *request.method_mut() = parts.method.clone();
-    *request.uri_mut() = parts.target.clone();
-    *request.headers_mut() = parts.headers.clone();
-    if parts.shared {
-        *request.version_mut() = Version::HTTP_2;
-        if parts.target.authority().is_some() {
-            request.headers_mut().remove(http::header::HOST);
-        }
-    }
-    instance.counters.sent.fetch_add(1, Ordering::Relaxed);
-
-    let awaiting = instance.vigil.begin();
-    let reused_after = conn.reused_after();
-    let answer = {
-        let mut sending = pin!(conn.send(request));
-        loop {
-            tokio::select! {
-                biased;
-                answer = sending.as_mut() => break answer,
-                () = disturbed.as_mut() => {
-                    let elsewhere = instance.is_dropped()
-                        || (may_move
-                            && instance.health.condition() >= Condition::Silent
-                            && slot.service().has_other(instance));
-                    // Asked anew: the body may have outgrown its record meanwhile.
-                    if elsewhere && parts.resendable(true) {
-                        return Err(Ending::Moved { sent: true });
-                    }
-                    disturbed.set(instance.disturbed.notified());
-                    disturbed.as_mut().enable();
-                }
-            }
-        }
-    };
-    let mut response = match answer {
-        Ok(response) => response,
-        Err(failure) => {
-            if let Some(fault) = parts.upload.fault() {
-                return Err(Ending::Client(fault));
-            }
-            return Err(match (failure, reused_after) {
-                (SendFailure::Unsent, Some(_)) => Ending::Unsent,
-                (SendFailure::Unsent, None) => Ending::Refused,
-                (SendFailure::Sent(error), Some(unused)) => {
-                    if let Conn::Own(_) = conn {
-                        instance.pool.went_stale(unused);
-                    }
-                    Ending::Stale(error)
-                }
-                (SendFailure::Sent(error), None) => Ending::Broke(error),
-            });
-        }
-    };
-    awaiting.answered(&slot.service().reactions);
-    if response.status().is_server_error() {
-        instance.counters.errors.fetch_add(1, Ordering::Relaxed);
-    } else {
-        instance.counters.ok.fetch_add(1, Ordering::Relaxed);
-    }
-    answered(slot.service(), instance);
-    let version = response.version();
-    let keep_alive = headers::prepare_response(response.headers_mut(), version, &instance.header, tries);
-    if let (StatusCode::SWITCHING_PROTOCOLS, Some(protocol)) = (response.status(), &parts.upgrade) {
-        headers::set_upgrade(response.headers_mut(), protocol.clone());
-    }
-    *response.version_mut() = Version::HTTP_11;
-    Ok(Answer {
-        response,
-        conn,
-        keep_alive,
-    })
 }

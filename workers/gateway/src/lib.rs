@@ -12,6 +12,7 @@
 //! hides which connection a request went over, and with that whether a byte was sent and which instance is to blame.
 
 mod admission;
+mod attempt;
 mod client;
 mod config;
 mod conn;

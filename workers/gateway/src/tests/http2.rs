@@ -255,3 +255,53 @@ async fn trailers_of_http_1_are_kept_where_they_are_welcome() {
     assert_eq!(body.trailers().unwrap()["x-sum"], "7");
     gw.at_rest().await;
 }
+
+#[tokio::test]
+async fn a_client_that_reads_slowly_holds_up_its_own_stream_alone() {
+    let gw = gateway(Limits::default()).await;
+    let written = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&written);
+    let chatty = raw(move |_, mut stream| {
+        let count = Arc::clone(&count);
+        async move {
+            let head = read_head(&mut stream).await.unwrap();
+            if head.contains("/short") {
+                stream.write_all(HELLO).await.unwrap();
+                return;
+            }
+            let head = b"HTTP/1.1 200 OK\r\ncontent-length: 268435456\r\n\r\n";
+            stream.write_all(head).await.unwrap();
+            let chunk = vec![0; 65_536];
+            while stream.write_all(&chunk).await.is_ok() {
+                count.fetch_add(chunk.len(), Ordering::Relaxed);
+            }
+        }
+    })
+    .await;
+    gw.route(route(&[("inst-a", chatty)]));
+    let (sender, _conn) = connect(&gw).await;
+    let long = sender
+        .clone()
+        .send_request(ask(Method::GET, "/svc/long"))
+        .await
+        .unwrap();
+    let mut before = 0;
+    until("the instance is held back", || {
+        let now = written.load(Ordering::Relaxed);
+        let still = now == before && now > 0;
+        before = now;
+        still
+    })
+    .await;
+    assert!(before < 64 * 1024 * 1024, "{before} bytes taken in for nobody");
+    for _ in 0..20 {
+        let short = sender
+            .clone()
+            .send_request(ask(Method::GET, "/svc/short"))
+            .await
+            .unwrap();
+        assert_eq!(short.into_body().collect().await.unwrap().to_bytes(), "hello");
+    }
+    drop(long);
+    gw.at_rest().await;
+}

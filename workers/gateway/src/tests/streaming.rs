@@ -80,6 +80,28 @@ async fn a_stream_cut_by_its_instance_is_cut_for_the_client() {
 }
 
 #[tokio::test]
+async fn an_answer_that_breaks_right_after_its_head_has_begun() {
+    let gw = gateway(Limits::default()).await;
+    let breaking = raw(|_, mut stream| async move {
+        read_head(&mut stream).await;
+        let _ = stream.write_all(CHUNKED).await;
+    })
+    .await;
+    gw.route(route(&[("inst-a", breaking)]));
+    for _ in 0..20 {
+        let mut conn = ClientConn::open(gw.address).await;
+        let begun = conn
+            .begin(request(Method::GET, "/svc/"))
+            .await
+            .expect("the head was lost");
+        assert_eq!(begun.status(), 200);
+        assert!(begun.into_body().collect().await.is_err(), "it was cut");
+        gw.at_rest().await;
+    }
+    assert_eq!(gw.total().cut_streams, 20);
+}
+
+#[tokio::test]
 async fn a_slow_client_slows_the_instance() {
     let gw = gateway(Limits::default()).await;
     let written = Arc::new(AtomicUsize::new(0));

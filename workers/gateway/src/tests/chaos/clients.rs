@@ -27,8 +27,8 @@ pub(super) struct Seen {
     pub(super) failed: Vec<String>,
     /// Failures of what must not be repeated, or had begun: the instance, and what was told.
     pub(super) lost: Vec<(String, String)>,
-    /// Latencies of requests that took more than one try.
-    pub(super) affected: Vec<Duration>,
+    /// Requests that took more than one try: how long, the kind, the tries.
+    pub(super) affected: Vec<(Duration, usize, String)>,
     /// Ids of requests that must not be carried out twice.
     pub(super) once: HashSet<String>,
 }
@@ -62,8 +62,9 @@ impl Clients {
         match told {
             Ok(Ok(headers)) => {
                 seen.answered += 1;
-                if headers.get("x-tidemill-attempts").is_some_and(|tries| tries != "1") {
-                    seen.affected.push(began.elapsed());
+                if let Some(tries) = headers.get("x-tidemill-attempts").filter(|tries| *tries != "1") {
+                    let tries = tries.to_str().unwrap().to_owned();
+                    seen.affected.push((began.elapsed(), kind, tries));
                 }
             }
             Ok(Err(error)) => seen.failed.push(error),

@@ -223,13 +223,19 @@ async fn nothing_that_may_be_repeated_fails_whatever_replicas_do() {
 
     let mut seen = std::mem::take(&mut *clients.seen.lock().unwrap());
     seen.affected.sort();
-    let slowest = seen.affected.last().copied().unwrap_or_default();
+    let at = |q: f64| {
+        let n = (seen.affected.len() as f64 * q) as usize;
+        seen.affected.get(n).map_or(0.0, |(took, ..)| took.as_secs_f64())
+    };
     println!(
-        "{} answered, {} lost with their replica, {} took more than one try (slowest {:.2} s); done: {:?}",
+        "{} answered, {} lost with their replica, {} took more than one try (median {:.2} s, p99 {:.2} s, slowest {:?}); \
+         done: {:?}",
         seen.answered,
         seen.lost.len(),
         seen.affected.len(),
-        slowest.as_secs_f64(),
+        at(0.5),
+        at(0.99),
+        seen.affected.last(),
         pool.done
     );
     assert!(

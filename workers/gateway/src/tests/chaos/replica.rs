@@ -22,6 +22,7 @@ use hyper::body::{Frame, Incoming};
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
@@ -86,10 +87,14 @@ impl Replica {
         let _ = self.child.wait();
     }
 
-    /// Sets a mode. One that resets connections may well reset this one.
+    /// Sets a mode. One that refuses or resets may well do so to this.
     pub(super) async fn control(&self, mode: &str) {
-        let ask = super::super::support::request(http::Method::GET, &format!("/control/{mode}"));
-        let _ = super::super::support::send(self.address, ask).await;
+        let Ok(mut stream) = TcpStream::connect(self.address).await else {
+            return;
+        };
+        let ask = format!("GET /control/{mode} HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n");
+        let _ = stream.write_all(ask.as_bytes()).await;
+        let _ = stream.read_to_end(&mut Vec::new()).await;
     }
 }
 
