@@ -110,8 +110,8 @@ impl List {
             ],
             List::Devices => &["free", "held", "draining", "dirty", "quarantined", "lost"],
             List::Services => &[
-                "ready", "updating", "starting", "pending", "degraded", "failing", "idle", "stopping", "stopped",
-                "deleting", "deleted",
+                "ready", "updating", "halted", "starting", "pending", "degraded", "failing", "idle", "stopping",
+                "stopped", "deleting", "deleted",
             ],
             List::Instances => &[
                 "pending",

@@ -14,7 +14,7 @@ use tidemill_domain::time::Timestamp;
 use tidemill_projections::engine::{
     Condition, Point, ProjectError, Projection, ProjectionOptions, Projector, ProjectorConfig, Stale,
 };
-use tidemill_projections::filter::{EventFilter, Filter, Page};
+use tidemill_projections::filter::{EventFilter, Filter, List, Page};
 use tidemill_projections::query::ReadModels;
 use tidemill_projections::travel::{At, Moment, TimeTravel};
 use tokio_util::sync::CancellationToken;
@@ -50,7 +50,7 @@ fn moment_lists(moment: &Moment, filter: &Filter) -> Vec<serde_json::Value> {
         json(lists.nodes(&for_nodes(filter)).unwrap()),
         json(lists.devices(&for_devices(filter)).unwrap()),
         json(lists.services(&for_services(filter)).unwrap()),
-        json(lists.instances(filter).unwrap()),
+        json(lists.instances(&for_instances(filter)).unwrap()),
         json(lists.queue(&for_queue(filter)).unwrap()),
         serde_json::to_value(lists.pool()).unwrap(),
     ]
@@ -61,7 +61,7 @@ async fn model_lists(models: &ReadModels, filter: &Filter) -> Vec<serde_json::Va
         json(models.nodes(for_nodes(filter)).await.unwrap()),
         json(models.devices(for_devices(filter)).await.unwrap()),
         json(models.services(for_services(filter)).await.unwrap()),
-        json(models.instances(filter.clone()).await.unwrap()),
+        json(models.instances(for_instances(filter)).await.unwrap()),
         json(models.queue(for_queue(filter)).await.unwrap()),
         serde_json::to_value(models.pool().await.unwrap().0).unwrap(),
     ]
@@ -71,8 +71,15 @@ fn json<T: serde::Serialize>(page: Page<T>) -> serde_json::Value {
     serde_json::json!({"rows": page.rows, "next": page.next, "anchor": page.anchor.to_string()})
 }
 
+/// Of the words asked for, those that `list` knows.
+fn states(filter: &Filter, list: List) -> Vec<String> {
+    let known = |word: &&String| list.states().contains(&word.as_str());
+    filter.state.iter().filter(known).cloned().collect()
+}
+
 fn for_nodes(filter: &Filter) -> Filter {
     Filter {
+        state: states(filter, List::Nodes),
         tenant: None,
         ..filter.clone()
     }
@@ -80,6 +87,7 @@ fn for_nodes(filter: &Filter) -> Filter {
 
 fn for_devices(filter: &Filter) -> Filter {
     Filter {
+        state: states(filter, List::Devices),
         tenant: None,
         since: None,
         ..filter.clone()
@@ -88,8 +96,16 @@ fn for_devices(filter: &Filter) -> Filter {
 
 fn for_services(filter: &Filter) -> Filter {
     Filter {
+        state: states(filter, List::Services),
         supply: vec![],
         provider: vec![],
+        ..filter.clone()
+    }
+}
+
+fn for_instances(filter: &Filter) -> Filter {
+    Filter {
+        state: states(filter, List::Instances),
         ..filter.clone()
     }
 }

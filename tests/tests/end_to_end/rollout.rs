@@ -38,7 +38,9 @@ fn a_rollout_its_halt_and_the_way_back_fail_no_request() {
         up.apply(&example("6ms")).ok();
         generation(2, "ready");
         // Its command ends at once: it never gets ready.
-        up.apply(&version("[/bin/false]")).ok();
+        let refused = up.apply(&version("[/bin/false]"));
+        assert_eq!(refused.code, 3, "{}", refused.stderr);
+        assert!(refused.stderr.contains("halted"), "{}", refused.stderr);
         let halted = generation(3, "halted");
         assert_eq!(halted["rollout"]["from"], 2, "{halted}");
         assert_eq!(halted["rollback_to"], 2, "{halted}");

@@ -174,7 +174,7 @@ pub enum Verb {
 /// Visible verbs by what a person wants; help prints them in this order.
 const GROUPS: &[(&str, &[&str])] = &[
     ("Run", &["up", "server", "worker", "gateway", "agent", "token"]),
-    ("Workloads", &["apply", "delete", "stop", "start", "scale"]),
+    ("Workloads", &["apply", "delete", "stop", "start", "rollback", "scale"]),
     (
         "Look",
         &[

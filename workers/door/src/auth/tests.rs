@@ -47,7 +47,12 @@ fn who(peer: &str, open: bool, headers: &[(&'static str, &str)]) -> Result<Princ
         map.append(*name, HeaderValue::from_str(value).unwrap());
     }
     authenticate(&map, peer.parse().unwrap(), open, NOW, &state()).map_err(|refusal| {
-        assert_eq!((refusal.0.status, refusal.0.code.as_str()), (401, "not_authenticated"));
+        let code = match refusal.0.detail.as_str() {
+            over if over.contains("expired") => "token_expired",
+            revoked if revoked.contains("revoked") => "token_revoked",
+            _ => "not_authenticated",
+        };
+        assert_eq!((refusal.0.status, refusal.0.code.as_str()), (401, code));
         assert!(!refusal.0.next.is_empty());
         refusal.0.detail
     })

@@ -248,6 +248,9 @@ pub struct AgentArgs {
     /// The node.
     #[command(flatten)]
     pub node: Option<NodeArgs>,
+    /// Where its drivers are. Beside the node and not in it: clap takes a group that holds a group for absent.
+    #[command(flatten)]
+    pub drivers: DriverArgs,
 }
 
 /// What else an agent can be told.
@@ -298,8 +301,6 @@ pub struct NodeArgs {
         hide_env_values = true
     )]
     pub devices: String,
-    #[command(flatten)]
-    pub drivers: DriverArgs,
     /// Further servers, so that `--server A B` means what it looks like.
     #[arg(hide = true)]
     pub more_servers: Vec<ServerUrl>,
@@ -416,7 +417,7 @@ pub async fn agent(args: AgentArgs, global: &GlobalArgs) -> Result<(), CliError>
             "see `tidemill agent --help`",
         )
     })?;
-    let (drivers, speed_command) = node.drivers.options();
+    let (drivers, speed_command) = args.drivers.options();
     roles::agent(AgentOptions {
         servers: servers(global, node.more_servers),
         token: Some(required_token(global, "node")?),

@@ -319,7 +319,7 @@ pub async fn wait_if_asked(
             note(&format!("{} as desired after {span}", names.join(", ")));
             Ok(())
         }
-        Some(Ok(missing)) => Err(not_placed(server, wait, &missing).await),
+        Some(Ok(missing)) => Err(not_placed(server, wait.min(began.elapsed()), &missing).await),
         Some(Err(error)) => Err(error),
         None => Err(CliError::new(
             Exit::NotPlaced,
@@ -426,10 +426,16 @@ async fn not_placed(server: &Server, wait: Duration, missing: &[Missing]) -> Cli
             short_span(wait),
             lines.join("\n  ")
         ),
-        format!(
-            "it goes on by itself; look with `tidemill explain {}`",
-            names.join("`, `tidemill explain ")
-        ),
+        match missing.iter().all(|(_, row)| row.as_ref().is_some_and(halted)) {
+            true => format!(
+                "`tidemill explain {}` says how to go on",
+                names.join("`, `tidemill explain ")
+            ),
+            false => format!(
+                "it goes on by itself; look with `tidemill explain {}`",
+                names.join("`, `tidemill explain ")
+            ),
+        },
     )
 }
 
