@@ -13,6 +13,7 @@ use tidemill_domain::events::placement::{Explanation as Placement, Part};
 use tidemill_domain::id::{DeviceId, InstanceId, NodeId, ServiceId};
 use tidemill_domain::state::instance::{Instance, InstanceState};
 use tidemill_domain::state::node::NodeState;
+use tidemill_domain::state::service::Lifecycle;
 use tidemill_domain::state::{Entity, State};
 use tidemill_domain::time::Span;
 
@@ -268,17 +269,19 @@ fn service(state: &State, id: ServiceId) -> Option<Explain> {
         facts.push(fact(format!("no new instance before {retry_at}")));
     }
     if let Some(over) = &row.scale_override {
-        let until = over
-            .until
-            .map_or_else(|| "until released".to_owned(), |t| format!("until {t}"));
+        let from = over.from.map_or_else(String::new, |t| format!(" from {t}"));
+        let until = over.until.map_or_else(|| "released".to_owned(), |t| t.to_string());
         facts.push(fact(format!(
-            "{} set by hand {until}",
+            "{} set by hand{from} until {until}",
             count(over.replicas as usize, "replica")
         )));
     }
-    let shown = waits.or(entry.placed.as_ref());
+    // Where nothing is to run, the last placement is history and says nothing of what is.
+    let wanted = entry.lifecycle == Lifecycle::Active && row.desired > 0;
+    let placed = entry.placed.as_ref().filter(|_| wanted);
+    let shown = waits.or(placed);
     if waits.is_none()
-        && let Some(placed) = &entry.placed
+        && let Some(placed) = placed
     {
         facts.push(fact(format!("last placement: {}", placed.dominant)));
         facts.extend(looked_at(placed));
@@ -314,6 +317,8 @@ fn instance(state: &State, id: InstanceId) -> Option<Explain> {
     let mut facts = vec![recorded(format!("{} since {}", row.state, row.since), entry.changed)];
     let placement = match entry.state {
         InstanceState::Pending => service.pending.as_ref(),
+        // What came to its end is no news of the last placement, which may be another's.
+        state if state.ended() => None,
         _ => service.placed.as_ref(),
     };
     if let Some(node) = &row.node_name {

@@ -101,21 +101,96 @@ impl List {
             List::Queue => "queue",
         }
     }
+
+    /// The states its rows can be in; those that a later release brings are taken already.
+    pub fn states(self) -> &'static [&'static str] {
+        match self {
+            List::Nodes => &[
+                "joining", "ready", "suspect", "lost", "cordoned", "draining", "drained", "left",
+            ],
+            List::Devices => &["free", "held", "draining", "dirty", "quarantined", "lost"],
+            List::Services => &[
+                "ready", "updating", "starting", "pending", "degraded", "failing", "idle", "stopping", "stopped",
+                "deleting", "deleted",
+            ],
+            List::Instances => &[
+                "pending",
+                "placed",
+                "starting",
+                "ready",
+                "standby",
+                "draining",
+                "stopped",
+                "failed",
+                "lost",
+                "preempted",
+            ],
+            List::Queue => &[],
+        }
+    }
 }
 
 /// The list cannot be narrowed so.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{list}` cannot be narrowed by `{filter}`")]
-pub struct NotApplicable {
-    /// The list.
-    pub list: &'static str,
-    /// The filter.
-    pub filter: &'static str,
+pub enum FilterError {
+    /// The list has nothing that this filter looks at.
+    #[error("`{list}` cannot be narrowed by `{filter}`")]
+    NotApplicable {
+        /// The list.
+        list: &'static str,
+        /// The filter.
+        filter: &'static str,
+    },
+    /// No row of the list is ever in this state.
+    #[error("`{word}` is no state of `{list}`; its states are {}", known.join(", "))]
+    UnknownState {
+        /// The list.
+        list: &'static str,
+        /// As asked.
+        word: String,
+        /// What there is.
+        known: &'static [&'static str],
+    },
+    /// No supply kind has this name.
+    #[error("`{0}` is no supply kind; they are {known}", known = Supply::ALL.map(Supply::name).join(", "))]
+    UnknownSupply(String),
+}
+
+impl FilterError {
+    /// The stable code.
+    pub fn code(&self) -> &'static str {
+        match self {
+            FilterError::NotApplicable { .. } => "filter_not_applicable",
+            FilterError::UnknownState { .. } | FilterError::UnknownSupply(_) => "unknown_word",
+        }
+    }
+
+    /// What to do about it.
+    pub fn next(&self) -> &'static str {
+        match self {
+            FilterError::NotApplicable { .. } => "leave the filter out",
+            FilterError::UnknownState { .. } | FilterError::UnknownSupply(_) => "use one of these words",
+        }
+    }
+}
+
+/// Supply kinds by their words.
+pub fn supplies(words: &[String]) -> Result<Vec<Supply>, FilterError> {
+    let kind = |word: &String| Supply::ALL.into_iter().find(|kind| kind.name() == word);
+    let kinds = words
+        .iter()
+        .map(|word| kind(word).ok_or_else(|| FilterError::UnknownSupply(shortened(word))));
+    kinds.collect()
+}
+
+/// What was asked, short enough to be repeated.
+fn shortened(word: &str) -> String {
+    word.chars().take(60).collect()
 }
 
 impl Filter {
     /// Whether `list` can honour everything that is set.
-    pub fn check(&self, list: List) -> Result<(), NotApplicable> {
+    pub fn check(&self, list: List) -> Result<(), FilterError> {
         use List::{Devices, Instances, Nodes, Queue, Services};
         let set: [(&'static str, bool, &[List]); 7] = [
             ("state", !self.state.is_empty(), &[Nodes, Devices, Services, Instances]),
@@ -127,9 +202,22 @@ impl Filter {
             ("node", self.node.is_some(), &[Devices, Instances]),
         ];
         match set.iter().find(|(_, set, lists)| *set && !lists.contains(&list)) {
-            Some((filter, ..)) => Err(NotApplicable {
+            Some((filter, ..)) => Err(FilterError::NotApplicable {
                 list: list.name(),
                 filter,
+            }),
+            None => self.check_states(list),
+        }
+    }
+
+    /// A state that no row can be in is a slip, and an empty list would hide it.
+    fn check_states(&self, list: List) -> Result<(), FilterError> {
+        let known = list.states();
+        match self.state.iter().find(|word| !known.contains(&word.as_str())) {
+            Some(word) => Err(FilterError::UnknownState {
+                list: list.name(),
+                word: shortened(word),
+                known,
             }),
             None => Ok(()),
         }

@@ -77,6 +77,43 @@ fn a_service_that_waits_for_room() {
 }
 
 #[test]
+fn an_override_that_is_to_come_says_from_when() {
+    let (mut cell, chat, _) = served();
+    let from = cell.now + Span::from_secs(3600);
+    let _ = cell.ask(Command::ScaleService {
+        service: chat,
+        replicas: 4,
+        from: Some(from),
+        until: Some(from + Span::from_secs(60)),
+    });
+    cell.flush();
+    let text = text(&cell, Entity::Service(chat));
+    let until = from + Span::from_secs(60);
+    assert!(
+        text.contains(&format!("4 replicas set by hand from {from} until {until}")),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_stopped_service_does_not_show_where_it_was() {
+    let (mut cell, chat, instances) = served();
+    let before = explain(&cell.state, &Entity::Service(chat)).unwrap();
+    assert!(!before.candidates.is_empty());
+    let _ = cell.ask(Command::StopService { service: chat });
+    let reason = StopReason::ServiceStopped;
+    let _ = cell.ask(Command::DrainInstances {
+        instances: instances.clone(),
+        reason,
+    });
+    cell.flush();
+    let stopping = explain(&cell.state, &Entity::Service(chat)).unwrap();
+    assert_eq!(stopping.state, "stopping");
+    assert!(stopping.candidates.is_empty(), "{stopping}");
+    assert!(!stopping.to_string().contains("last placement"), "{stopping}");
+}
+
+#[test]
 fn a_service_whose_instances_fail() {
     let mut cell = Cell::new(2);
     cell.join("alpha", 1);

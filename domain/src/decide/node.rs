@@ -83,10 +83,14 @@ pub(super) fn join(state: &State, context: &Context<'_>, join: JoinNode) -> Resu
 /// A living node's name is its own; a token speaks only for the nodes that it enrolled.
 fn check_identity(state: &State, known: Option<&Node>, join: &JoinNode) -> Result<(), Rejection> {
     if let Some(credential) = join.credential.and_then(|id| state.credentials.get(&id))
-        && credential.supply.is_some_and(|supply| supply != join.supply)
+        && let Some(allowed) = credential.supply.filter(|allowed| *allowed != join.supply)
     {
+        let (allowed, asked) = (allowed.name(), join.supply.name());
         return Err(Rejection::NotAllowed {
-            reason: "this token enrols nodes of another supply kind".into(),
+            reason: format!(
+                "this token enrols nodes of supply kind `{allowed}` only, and this agent says `{asked}`: start it with \
+                 `--supply {allowed}`, or make a token with `tidemill token create --role node --supply {asked}`"
+            ),
         });
     }
     let Some(node) = known else { return Ok(()) };

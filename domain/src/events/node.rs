@@ -124,6 +124,30 @@ pub enum Supply {
     Partner,
 }
 
+impl Supply {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::Idc,
+        Self::Cloud,
+        Self::Enterprise,
+        Self::Cafe,
+        Self::Pc,
+        Self::Partner,
+    ];
+
+    /// Its word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Idc => "idc",
+            Self::Cloud => "cloud",
+            Self::Enterprise => "enterprise",
+            Self::Cafe => "cafe",
+            Self::Pc => "pc",
+            Self::Partner => "partner",
+        }
+    }
+}
+
 /// Kind of accelerator, by the runtime that drives it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Schema)]
 #[serde(rename_all = "snake_case")]

@@ -19,7 +19,7 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::engine::snapshots::{Snapshot, SnapshotSource};
 use crate::engine::{Progress, snapshots};
-use crate::filter::{EventFilter, Filter, NotApplicable, Page};
+use crate::filter::{EventFilter, Filter, FilterError, Page};
 use crate::history::EventRow;
 use crate::resolve::Resolution;
 use crate::rows::{DeviceRow, InstanceRow, NodeRow, PoolRow, QueueRow, ServiceRow};
@@ -32,7 +32,7 @@ const CONNECTIONS: usize = 4;
 pub enum QueryError {
     /// The list cannot be narrowed so.
     #[error(transparent)]
-    NotApplicable(#[from] NotApplicable),
+    Filter(#[from] FilterError),
     /// The page mark was not given out by this list.
     #[error("`{0}` is not a page mark")]
     BadPage(String),
@@ -54,7 +54,7 @@ impl QueryError {
     /// The stable code.
     pub fn code(&self) -> &'static str {
         match self {
-            QueryError::NotApplicable(_) => "filter_not_applicable",
+            QueryError::Filter(error) => error.code(),
             QueryError::BadPage(_) => "bad_page",
             QueryError::Sqlite(_) | QueryError::Row(_) | QueryError::Event(_) => "read_models_file",
             QueryError::ShuttingDown => "shutting_down",
@@ -64,7 +64,7 @@ impl QueryError {
     /// What to do about it.
     pub fn next(&self) -> &'static str {
         match self {
-            QueryError::NotApplicable(_) => "leave the filter out",
+            QueryError::Filter(error) => error.next(),
             QueryError::BadPage(_) => "begin again without it",
             QueryError::Sqlite(_) | QueryError::Row(_) | QueryError::Event(_) => {
                 "try again; if it stays so, delete the read models' file, it is built again from the ledger"

@@ -34,15 +34,7 @@ pub fn dependents(state: &State, entity: &Entity) -> Option<Entity> {
 
 /// A supply kind's word, as in JSON.
 pub(crate) fn supply_word(supply: &tidemill_domain::events::node::Supply) -> &'static str {
-    use tidemill_domain::events::node::Supply;
-    match supply {
-        Supply::Idc => "idc",
-        Supply::Cloud => "cloud",
-        Supply::Enterprise => "enterprise",
-        Supply::Cafe => "cafe",
-        Supply::Pc => "pc",
-        Supply::Partner => "partner",
-    }
+    supply.name()
 }
 
 /// `3 instances`, `1 instance`.

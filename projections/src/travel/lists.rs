@@ -5,7 +5,7 @@ use tidemill_domain::state::State;
 use tidemill_domain::time::Timestamp;
 
 use super::Moment;
-use crate::filter::{Filter, List, NotApplicable, Page};
+use crate::filter::{Filter, FilterError, List, Page};
 use crate::rows::{
     DeviceRow, InstanceRow, NodeRow, PoolRow, QueueRow, ServiceRow, device_row, instance_row, node_row, pool_row,
     queue_row, service_row,
@@ -32,7 +32,7 @@ impl Moment {
 
 impl Lists<'_> {
     /// `nodes`.
-    pub fn nodes(&self, filter: &Filter) -> Result<Page<NodeRow>, NotApplicable> {
+    pub fn nodes(&self, filter: &Filter) -> Result<Page<NodeRow>, FilterError> {
         filter.check(List::Nodes)?;
         let state = self.state;
         let rows = state.nodes.keys().filter_map(|id| node_row(state, *id));
@@ -46,7 +46,7 @@ impl Lists<'_> {
     }
 
     /// `devices`.
-    pub fn devices(&self, filter: &Filter) -> Result<Page<DeviceRow>, NotApplicable> {
+    pub fn devices(&self, filter: &Filter) -> Result<Page<DeviceRow>, FilterError> {
         filter.check(List::Devices)?;
         let state = self.state;
         let rows = state.devices.keys().filter_map(|id| device_row(state, *id));
@@ -60,7 +60,7 @@ impl Lists<'_> {
     }
 
     /// `services`, without addresses ([`ServiceRow::with_gateway`]).
-    pub fn services(&self, filter: &Filter) -> Result<Page<ServiceRow>, NotApplicable> {
+    pub fn services(&self, filter: &Filter) -> Result<Page<ServiceRow>, FilterError> {
         filter.check(List::Services)?;
         let state = self.state;
         let rows = state.services.keys().filter_map(|id| service_row(state, *id));
@@ -73,7 +73,7 @@ impl Lists<'_> {
     }
 
     /// `instances`.
-    pub fn instances(&self, filter: &Filter) -> Result<Page<InstanceRow>, NotApplicable> {
+    pub fn instances(&self, filter: &Filter) -> Result<Page<InstanceRow>, FilterError> {
         filter.check(List::Instances)?;
         let state = self.state;
         let rows = state.instances.keys().filter_map(|id| instance_row(state, *id));
@@ -91,7 +91,7 @@ impl Lists<'_> {
     }
 
     /// `queue`.
-    pub fn queue(&self, filter: &Filter) -> Result<Page<QueueRow>, NotApplicable> {
+    pub fn queue(&self, filter: &Filter) -> Result<Page<QueueRow>, FilterError> {
         filter.check(List::Queue)?;
         let state = self.state;
         let rows = state.services.keys().filter_map(|id| queue_row(state, *id));

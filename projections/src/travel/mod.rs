@@ -185,6 +185,11 @@ impl TimeTravel {
         }
     }
 
+    /// Time of the last record; 1970 on an empty ledger.
+    pub async fn head_time(&self) -> Result<Timestamp, TravelError> {
+        Ok(Timestamp(self.ledger.tail().await?.recorded_at))
+    }
+
     /// The state at a point.
     pub async fn moment(&self, at: At) -> Result<Moment, TravelError> {
         let target = self.sequence(at).await?;

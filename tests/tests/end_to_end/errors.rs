@@ -176,4 +176,127 @@ fn exit_codes_are_those_of_the_contract() {
         &format!("1:{}", "0".repeat(64)),
     ]);
     assert_eq!(wrong.code, 8, "{}", wrong.stderr);
+    let load = up.run(&[
+        "load",
+        &format!("{}/nobody/", up.gateway),
+        "--rps",
+        "20",
+        "--duration",
+        "300ms",
+    ]);
+    assert_eq!(load.code, 8, "{}", load.stderr);
+    assert!(load.stderr.contains("status 404"), "{}", load.stderr);
+    assert!(load.stdout.contains("sent"), "it reports all the same: {}", load.stdout);
+}
+
+/// Each kind of word that a question can get wrong: refused, with what there is instead of an empty list.
+#[test]
+fn words_that_mean_nothing_here_are_refused() {
+    let up = Up::start("cpu*1");
+    let data = up.data();
+    let data = data.to_str().unwrap();
+    let cases: [(&[&str], i32, &str); 9] = [
+        (&["nodes", "--state", "redy"], 2, "joining, ready, suspect"),
+        (&["devices", "--state", "ready"], 2, "free, held"),
+        (&["services", "--state", "up"], 2, "degraded"),
+        (&["instances", "--state", "ready,runing"], 2, "`runing`"),
+        (
+            &["nodes", "--supply", "moon"],
+            2,
+            "idc, cloud, enterprise, cafe, pc, partner",
+        ),
+        (&["services", "--tenant", "nobody"], 4, "there is no tenant `nobody`"),
+        (&["instances", "--tenant", "nobody"], 4, "there is no tenant `nobody`"),
+        (
+            &["nodes", "--at", "2999-01-01T00:00:00Z"],
+            4,
+            "the ledger's last record is of 20",
+        ),
+        (&["services", "--at", "2999-01-01T00:00:00Z"], 4, "2999"),
+    ];
+    for (args, code, part) in cases {
+        for source in [&[][..], &["--data", data]] {
+            let ran = up.run(&[args, source].concat());
+            assert_eq!(ran.code, code, "{args:?} {source:?}: {}", ran.stderr);
+            assert!(ran.stderr.contains(part), "{args:?} {source:?}: {}", ran.stderr);
+            assert_eq!(ran.stdout, "");
+        }
+    }
+    for args in [
+        &["events", "--tenant", "nobody"][..],
+        &["logs", "nobody"],
+        &["nodes", "--tenant", "default", "--at", "0s"],
+    ] {
+        assert_ne!(up.run(args).code, 0, "{args:?}");
+    }
+    for args in [
+        &["services", "--tenant", "default"][..],
+        &["instances", "--supply", "pc,cafe"],
+        &["nodes", "--state", "ready, cordoned", "--at", "0s"],
+    ] {
+        up.run(args).ok();
+    }
+    // A log is named, and a server that was named is not quietly another's.
+    for args in [&["verify"][..], &["export", "--from", "1", "--to", "2", "slice"]] {
+        let ran = up.run(args);
+        assert_eq!(ran.code, 2, "{args:?}: {}", ran.stderr);
+        assert!(
+            ran.stderr.contains("--data DIR") && ran.stderr.contains(&up.api),
+            "{}",
+            ran.stderr
+        );
+    }
+}
+
+#[test]
+fn an_agent_with_the_wrong_token_ends_and_says_what_the_token_is_for() {
+    let up = Up::start("cpu*1");
+    let dir = tempfile::tempdir().unwrap();
+    let token = dir.path().join("token");
+    let made = up.run(&["token", "create", "--role", "node", "--supply", "cloud"]).ok();
+    std::fs::write(&token, made.stdout).unwrap();
+    let data = dir.path().join("agent");
+    let log = dir.path().join("log");
+    let node = |supply: &str, token: &std::path::Path| {
+        let mut args = vec![
+            "agent",
+            "--server",
+            &up.api,
+            "--data",
+            data.to_str().unwrap(),
+            "--name",
+            "n2",
+        ];
+        args.extend([
+            "--provider",
+            "p",
+            "--region",
+            "r",
+            "--zone",
+            "z",
+            "--devices",
+            "cpu*1",
+            "--supply",
+            supply,
+        ]);
+        args.extend(["--token-file", token.to_str().unwrap()]);
+        Process::start(&log, &args)
+    };
+    let mut refused = node("cafe", &token);
+    assert_eq!(refused.wait(), Some(6), "{}", refused.log());
+    let said = refused.log();
+    assert!(said.contains("`cloud` only") && said.contains("`cafe`"), "{said}");
+    let reader = dir.path().join("reader");
+    let made = up.run(&["token", "create", "--role", "read-only"]).ok();
+    std::fs::write(&reader, made.stdout).unwrap();
+    let mut refused = node("cloud", &reader);
+    assert_eq!(refused.wait(), Some(6), "{}", refused.log());
+    let mut taken = node("cloud", &token);
+    eventually("the right one joins", || {
+        assert!(taken.runs(), "{}", taken.log());
+        up.list("nodes")
+            .iter()
+            .find(|n| n["name"] == "n2" && n["state"] == "ready")
+            .cloned()
+    });
 }

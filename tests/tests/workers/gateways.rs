@@ -7,6 +7,7 @@ use tidemill_domain::state::instance::InstanceState;
 use tidemill_kit::observation::{Applied, Body, GatewayBeat};
 use tidemill_tests::make::{apply, join, spec};
 
+use crate::scheduling::records;
 use crate::world::{World, caught_up, count, holding, live};
 
 fn beat(gateway: &str, sequence: u64) -> Body {
@@ -108,6 +109,24 @@ async fn without_gateways_it_is_released_at_once() {
     world
         .until("it has stopped", |s| s.instances[&id].state == InstanceState::Stopped)
         .await;
+}
+
+#[tokio::test]
+async fn a_stop_stands_in_the_trace_of_the_request_that_caused_it() {
+    let (world, _keep, _failover, id) = drained(&[]).await;
+    world
+        .until("it has stopped", |s| s.instances[&id].state == InstanceState::Stopped)
+        .await;
+    let commits: Vec<_> = records(&world).into_iter().flatten().collect();
+    let trace = |kind: &str| {
+        let commit = commits.iter().find(|c| c.events.iter().any(|e| e.name() == kind));
+        commit.unwrap().header.trace.unwrap().trace_id
+    };
+    let scaled = trace("ServiceScaleOverridden");
+    assert_ne!(scaled, trace("ServiceApplied"));
+    assert_eq!(trace("InstancesDrainRequested"), scaled);
+    assert_eq!(trace("InstancesStopRequested"), scaled);
+    assert_eq!(trace("InstancesRequested"), trace("ServiceApplied"));
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@ use tidemill_bus::observations::{Block, MemoryObservations, ObservationLimits, O
 use tidemill_bus::sequencer::{Candidate, CandidateHandle, Clock, SequencerConfig};
 use tidemill_bus::view::StateView;
 use tidemill_domain::command::{Command, Envelope, FactBody, InstanceFact, ReportFacts};
-use tidemill_domain::commit::{Actor, Cause};
+use tidemill_domain::commit::{Actor, Cause, TraceContext};
 use tidemill_domain::id::{CommandId, InstanceId, NodeId, ServiceId};
 use tidemill_domain::policy::work::{Work, node_work};
 use tidemill_domain::state::State;
@@ -268,8 +268,19 @@ fn envelope(number: u64, command: Command) -> Envelope {
         id: CommandId::derived(&[b"test", &number.to_le_bytes()]),
         actor: Actor::Local,
         cause: Cause::Request,
-        trace: None,
+        trace: Some(trace(number)),
         command,
+    }
+}
+
+/// Each request's own trace.
+fn trace(number: u64) -> TraceContext {
+    let mut trace_id = [7; 16];
+    trace_id[..8].copy_from_slice(&number.to_le_bytes());
+    TraceContext {
+        trace_id,
+        span_id: [1; 8],
+        flags: 1,
     }
 }
 

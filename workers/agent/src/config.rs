@@ -70,7 +70,7 @@ impl AgentConfig {
 pub enum AgentError {
     /// The data directory cannot be used.
     #[error(
-        "the agent's data directory {path} cannot be used: {source} [data_dir_unusable]\n  next: check its owner, its mode and the disk"
+        "{path} in the data directory cannot be used: {source} [data_dir_unusable]\n  next: check its owner, its mode and the disk, or give another with --data"
     )]
     DataDir {
         /// The directory.
@@ -104,6 +104,9 @@ pub enum AgentError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// The control plane will not have this node with this token.
+    #[error(transparent)]
+    Refused(Box<tidemill_protocol::Problem>),
     /// A task of the agent ended by a defect.
     #[error("a part of the agent failed: {0} [agent_defect]")]
     Defect(String),

@@ -30,8 +30,9 @@ const INPUTS: usize = 4096;
 /// Runs an agent until `shutdown`, then says goodbye; its instances run on.
 ///
 /// # Errors
-/// When its data directory cannot be used or what is in it cannot be taken over. An unreachable control plane is no
-/// error: the agent keeps its instances running and keeps trying.
+/// When its data directory cannot be used or what is in it cannot be taken over, or when the control plane refuses its
+/// token for good before it was ever taken. An unreachable control plane is no error: the agent keeps its instances
+/// running and keeps trying.
 pub async fn run(config: AgentConfig, shutdown: CancellationToken) -> Result<(), AgentError> {
     let boot_id = clock::boot_id();
     let prepared = {
@@ -98,13 +99,14 @@ pub async fn run(config: AgentConfig, shutdown: CancellationToken) -> Result<(),
         let guard = both.clone().drop_guard();
         async move {
             let _guard = guard;
-            session.run(both).await;
+            session.run(both).await
         }
     });
     let (runner, session) = tokio::join!(runner, session);
     runner
         .and(session)
-        .map_err(|error| AgentError::Defect(error.to_string()))
+        .map_err(|error| AgentError::Defect(error.to_string()))?
+        .map_err(AgentError::Refused)
 }
 
 struct Prepared {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tidemill_client::{Connection, Link, LinkClosed, LinkConfig, LinkEvent};
 use tidemill_protocol::{
-    AGENT_PATH, PROTOCOL_VERSION,
+    AGENT_PATH, PROTOCOL_VERSION, Problem,
     agent::{AgentMessage, Beat, DoorMessage, Facts, Goodbye, Hello, Welcome},
 };
 use tokio::{
@@ -34,6 +34,10 @@ const BATCH: usize = 512;
 /// covers a leader change.
 const ACK_TIMEOUT: Duration = Duration::from_secs(15);
 
+/// How long servers may say that they do not know a token before that is final: one that follows the ledger a little
+/// late does not know a new one yet.
+const TOKEN_PATIENCE: Duration = Duration::from_secs(10);
+
 /// A session and what it needs.
 pub(crate) struct Session {
     pub(crate) config: AgentConfig,
@@ -55,23 +59,64 @@ struct Talk {
     readers: LogReaders,
 }
 
-/// The other side of a channel is gone: the agent ends.
-struct Ending;
+/// Why the agent ends.
+enum Ending {
+    /// It was told to, or the other side of a channel is gone.
+    Told,
+    /// No server will ever take it as it is.
+    Refused(Box<Problem>),
+}
 
 impl From<OutboxClosed> for Ending {
     fn from(_: OutboxClosed) -> Self {
-        Self
+        Self::Told
+    }
+}
+
+/// Which refusals are final. Only before the first welcome: what once was taken holds running work, and goes on asking.
+#[derive(Default)]
+struct Refusals {
+    welcomed: bool,
+    /// Since when every answer was that the token is not known.
+    unknown_token: Option<(Instant, Problem)>,
+}
+
+impl Refusals {
+    /// Takes a refusal in; final if asking again cannot bring another answer.
+    fn take(&mut self, problem: Option<Problem>) -> Result<(), Ending> {
+        match problem {
+            Some(problem) if !self.welcomed && problem.status == 403 => Err(Ending::Refused(Box::new(problem))),
+            Some(problem) if !self.welcomed && problem.status == 401 => {
+                self.unknown_token.get_or_insert_with(|| (Instant::now(), problem));
+                Ok(())
+            }
+            _ => {
+                self.unknown_token = None;
+                Ok(())
+            }
+        }
+    }
+
+    /// When an unknown token is final, if nothing else is heard until then.
+    fn deadline(&self) -> Option<Instant> {
+        self.unknown_token.as_ref().map(|(since, _)| *since + TOKEN_PATIENCE)
     }
 }
 
 impl Session {
-    /// Talks until `shutdown`.
-    pub(crate) async fn run(mut self, shutdown: CancellationToken) {
+    /// Talks until `shutdown`, or until it is refused for good.
+    pub(crate) async fn run(mut self, shutdown: CancellationToken) -> Result<(), Box<Problem>> {
         let link = LinkConfig::new(self.config.servers.clone(), AGENT_PATH, self.config.token.clone());
         let mut link: Link<AgentMessage, DoorMessage> = Link::open(link);
         let mut talk = None;
         let mut beats = Beats::new();
-        while self.turn(&mut link, &mut talk, &mut beats, &shutdown).await.is_ok() {}
+        let mut refusals = Refusals::default();
+        let ending = loop {
+            let turn = self.turn(&mut link, &mut talk, &mut beats, &mut refusals, &shutdown);
+            if let Err(ending) = turn.await {
+                break ending;
+            }
+        };
         if let Some(talk) = talk {
             let goodbye = Goodbye {
                 reason: "the agent was asked to end; its instances run on".to_owned(),
@@ -81,6 +126,10 @@ impl Session {
             let _ = talk.connection.try_send(AgentMessage::Goodbye(goodbye));
         }
         link.close().await;
+        match ending {
+            Ending::Told => Ok(()),
+            Ending::Refused(problem) => Err(problem),
+        }
     }
 
     async fn turn(
@@ -88,13 +137,15 @@ impl Session {
         link: &mut Link<AgentMessage, DoorMessage>,
         talk: &mut Option<Talk>,
         beats: &mut Beats,
+        refusals: &mut Refusals,
         shutdown: &CancellationToken,
     ) -> Result<(), Ending> {
         let welcomed = talk.as_ref().is_some_and(|talk| talk.welcomed);
         let overdue = talk.as_ref().and_then(|talk| talk.in_flight).map(|(_, at)| at);
+        let unknown = refusals.deadline();
         tokio::select! {
             biased;
-            () = shutdown.cancelled() => return Err(Ending),
+            () = shutdown.cancelled() => return Err(Ending::Told),
             _ = beats.interval.tick(), if welcomed => {
                 if let Some(talk) = talk {
                     let beat = self.beat(beats);
@@ -104,12 +155,18 @@ impl Session {
                     }
                 }
             }
-            event = link.next() => match event.ok_or(Ending)? {
-                LinkEvent::Connected(connection) => *talk = Some(self.greet(connection).await?),
-                LinkEvent::Disconnected { .. } => *talk = None,
+            event = link.next() => match event.ok_or(Ending::Told)? {
+                LinkEvent::Connected(connection) => {
+                    refusals.unknown_token = None;
+                    *talk = Some(self.greet(connection).await?);
+                }
+                LinkEvent::Disconnected { problem, .. } => {
+                    *talk = None;
+                    refusals.take(problem)?;
+                }
                 LinkEvent::Message(message) => {
                     if let Some(talk) = talk {
-                        self.hear(talk, beats, message).await?;
+                        self.hear(talk, beats, refusals, message).await?;
                     }
                 }
             },
@@ -126,6 +183,11 @@ impl Session {
                     self.send_facts(talk).await?;
                 }
             }
+            () = tokio::time::sleep_until(unknown.unwrap_or_else(Instant::now)), if unknown.is_some() => {
+                if let Some((_, problem)) = refusals.unknown_token.take() {
+                    return Err(Ending::Refused(Box::new(problem)));
+                }
+            }
         }
         Ok(())
     }
@@ -135,8 +197,8 @@ impl Session {
         self.questions
             .send(Question::Statuses(answer))
             .await
-            .map_err(|_| Ending)?;
-        let instances = answered.await.map_err(|_| Ending)?;
+            .map_err(|_| Ending::Told)?;
+        let instances = answered.await.map_err(|_| Ending::Told)?;
         let config = &self.config;
         let applied = self.vitals.borrow().applied.clone();
         let hello = Hello {
@@ -166,7 +228,13 @@ impl Session {
         })
     }
 
-    async fn hear(&mut self, talk: &mut Talk, beats: &mut Beats, message: DoorMessage) -> Result<(), Ending> {
+    async fn hear(
+        &mut self,
+        talk: &mut Talk,
+        beats: &mut Beats,
+        refusals: &mut Refusals,
+        message: DoorMessage,
+    ) -> Result<(), Ending> {
         match message {
             DoorMessage::Welcome(welcome) => {
                 tracing::info!(
@@ -176,6 +244,7 @@ impl Session {
                     "welcome"
                 );
                 talk.welcomed = true;
+                refusals.welcomed = true;
                 beats.every(&welcome);
                 self.tell(Input::Connected).await?;
                 self.send_facts(talk).await?;
@@ -197,6 +266,7 @@ impl Session {
             DoorMessage::LogsDone { request } => talk.readers.end(&request),
             DoorMessage::Refused(problem) => {
                 tracing::error!(code = problem.code, %problem, "the control plane refuses this node");
+                refusals.take(Some(problem))?;
             }
             DoorMessage::Unknown => {
                 tracing::debug!("a message of a newer server was skipped");
@@ -206,7 +276,7 @@ impl Session {
     }
 
     async fn tell(&self, input: Input) -> Result<(), Ending> {
-        self.inputs.send(input).await.map_err(|_| Ending)
+        self.inputs.send(input).await.map_err(|_| Ending::Told)
     }
 
     async fn send_facts(&self, talk: &mut Talk) -> Result<(), Ending> {

@@ -34,6 +34,9 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Largest body taken into memory. Lists of 100,000 instances stay below it.
 const MAX_BODY_BYTES: usize = 256 * 1024 * 1024;
 
+/// What a server says that the node in question is not connected to.
+const NODE_NOT_CONNECTED: &str = "node_not_connected";
+
 /// A client of the control plane's HTTP API. Cheap to clone; clones share connections.
 #[derive(Debug, Clone)]
 pub struct Api {
@@ -227,7 +230,29 @@ impl Api {
         })
     }
 
+    /// Opens a body that goes on. What only the server that a node is connected to can give is asked of each.
     async fn open(&self, call: &Call<'_>) -> Result<LineStream, ClientError> {
+        let mut elsewhere = None;
+        for _ in 0..self.shared.servers.len() {
+            match self.open_once(call).await {
+                Err(ClientError::Problem(problem)) if problem.code == NODE_NOT_CONNECTED => {
+                    self.prefer_next();
+                    elsewhere = Some(ClientError::Problem(problem));
+                }
+                // The server that might have known is away: what the others said is the better answer.
+                Err(ClientError::Unreachable { .. }) if elsewhere.is_some() => break,
+                other => return other,
+            }
+        }
+        Err(elsewhere.unwrap_or_else(|| self.unreachable("no server is configured".to_owned())))
+    }
+
+    fn prefer_next(&self) {
+        let next = (self.shared.preferred.load(Ordering::Relaxed) + 1) % self.shared.servers.len();
+        self.shared.preferred.store(next, Ordering::Relaxed);
+    }
+
+    async fn open_once(&self, call: &Call<'_>) -> Result<LineStream, ClientError> {
         let (server, response) = self.exchange(call).await?;
         let status = response.status();
         let body = response.into_body();
@@ -269,10 +294,15 @@ impl Api {
                 }
             }
         }
-        Err(ClientError::Unreachable {
-            tried: servers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+        Err(self.unreachable(reason))
+    }
+
+    fn unreachable(&self, reason: String) -> ClientError {
+        let tried: Vec<String> = self.shared.servers.iter().map(ToString::to_string).collect();
+        ClientError::Unreachable {
+            tried: tried.join(", "),
             reason,
-        })
+        }
     }
 
     fn request(&self, server: &ServerUrl, call: &Call<'_>) -> Result<Request<Full<Bytes>>, ClientError> {

@@ -14,7 +14,7 @@ use tidemill_client::{Api, ClientError, ServerUrl, Token};
 use tidemill_protocol::Problem;
 use tokio::net::TcpListener;
 
-async fn answer(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+async fn answer(request: Request<Incoming>, has_node: bool) -> Result<Response<Full<Bytes>>, Infallible> {
     let header = |name: &str| {
         request
             .headers()
@@ -39,6 +39,11 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Inf
             StatusCode::OK,
             ": hello\n\nid: 7\nevent: change\ndata: a\ndata: b\n\nid: 8\ndata:c\n\ndata: cut off".to_owned(),
         ),
+        "/output" if has_node => (StatusCode::OK, "what it wrote\n".to_owned()),
+        "/output" => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            serde_json::to_string(&Problem::new(503, "node_not_connected", "not here", "ask another")).unwrap(),
+        ),
         "/plain" => (StatusCode::BAD_GATEWAY, "<html>".to_owned()),
         _ => (
             StatusCode::CONFLICT,
@@ -50,14 +55,20 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Inf
 }
 
 async fn serve() -> ServerUrl {
+    serve_with(false).await
+}
+
+/// A server to which the node that is asked about is connected, or is not.
+async fn serve_with(has_node: bool) -> ServerUrl {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(async move {
         loop {
             let (stream, _) = listener.accept().await.unwrap();
-            tokio::spawn(
-                hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service_fn(answer)),
-            );
+            tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(
+                TokioIo::new(stream),
+                service_fn(move |request| answer(request, has_node)),
+            ));
         }
     });
     url.parse().unwrap()
@@ -84,6 +95,21 @@ async fn a_call_goes_round_to_a_server_that_answers() {
     );
     let again: Value = api.get_json("/echo").await.unwrap();
     assert_eq!(again["seen"]["key"], Value::Null);
+}
+
+#[tokio::test]
+async fn what_only_the_nodes_server_has_is_asked_of_each() {
+    let without = [serve_with(false).await, serve_with(false).await];
+    let with = serve_with(true).await;
+    let list = |last: ServerUrl| vec![without[0].clone(), without[1].clone(), last];
+    let api = Api::new(list(with.clone()), None);
+    let mut lines = api.get_stream("/output").await.unwrap();
+    assert_eq!(lines.next_line().await.unwrap().as_deref(), Some("what it wrote"));
+    // Where no server that answers has it, that is the answer, whatever else is away.
+    for last in [without[0].clone(), nobody().await] {
+        let error = Api::new(list(last), None).get_stream("/output").await.unwrap_err();
+        assert_eq!(error.code(), "node_not_connected");
+    }
 }
 
 #[tokio::test]

@@ -23,6 +23,11 @@ impl Refusal {
         Self::new(422, "invalid", detail, next)
     }
 
+    /// A parameter of the query is unknown or makes no sense: the question itself is wrong, whatever the state.
+    pub fn bad_parameter(detail: impl Into<String>, next: impl Into<String>) -> Self {
+        Self::new(400, "bad_parameter", detail, next)
+    }
+
     /// No such thing, or none that the caller may know of.
     pub fn not_found(what: &str, id: &str) -> Self {
         let id: String = id.chars().take(80).collect();

@@ -132,6 +132,19 @@ pub enum ReadsError {
     Invalid {
         /// Why.
         reason: String,
+        /// What would.
+        next: &'static str,
+    },
+    /// Nothing is known of this tenant: neither a service nor a token.
+    #[error(
+        "there is no tenant `{tenant}`: no service and no token of it is known{}",
+        others(known)
+    )]
+    NoSuchTenant {
+        /// As asked.
+        tenant: Name,
+        /// Some that there are.
+        known: Vec<Name>,
     },
     /// The point asked for is not there: before the ledger's begin or behind its end.
     #[error("{reason}")]
@@ -149,6 +162,16 @@ pub enum ReadsError {
         /// What to do.
         next: String,
     },
+}
+
+fn others(known: &[Name]) -> String {
+    match known {
+        [] => String::new(),
+        known => {
+            let words: Vec<&str> = known.iter().map(Name::as_str).collect();
+            format!("; there are {}", words.join(", "))
+        }
+    }
 }
 
 /// Answers questions.

@@ -217,7 +217,7 @@ pub(crate) static ROUTES: &[Route] = &[
     post(
         "/v1/services/{tenant}/{name}/stop",
         Access::Write,
-        "Want no replicas",
+        "Want no replicas; as tenant, `~` is the caller's own, here and below",
         &[],
         || routing::post(services::stop),
     ),

@@ -66,6 +66,51 @@ async fn apply_says_what_it_did_and_a_retry_gets_the_first_answer() {
 }
 
 #[tokio::test]
+async fn a_tenants_file_need_not_say_whose_it_is() {
+    let cell = Cell::start().await;
+    let made: Value = cell
+        .api(None)
+        .post_json("/v1/tokens", &json!({"role": "tenant", "tenant": "acme"}), &key())
+        .await
+        .unwrap();
+    cell.view
+        .wait_for(made["sequence"].as_u64().unwrap(), support::SOON)
+        .await;
+    let acme = cell.api(made["token"].as_str());
+    let text = "kind: service\nname: chat\nrun: {command: [true]}\n";
+    let dry = apply(&acme, text, "?dry_run=true", &key()).await.unwrap();
+    assert_eq!(dry["changes"][0]["tenant"], "acme");
+    let done = apply(&acme, text, "", &key()).await.unwrap();
+    assert_eq!(done["changes"][0]["tenant"], "acme");
+    cell.view
+        .wait_for(done["sequence"].as_u64().unwrap(), support::SOON)
+        .await;
+    for (api, path) in [
+        (&acme, "/v1/services/~/chat/stop"),
+        (&acme, "/v1/services/acme/chat/stop"),
+    ] {
+        let stopped: Value = api.post_json(path, &json!({}), &key()).await.unwrap();
+        assert_eq!(stopped["changes"][0]["tenant"], "acme", "{path}");
+    }
+    let other = apply(&acme, &format!("{text}tenant: default\n"), "", &key()).await;
+    assert_eq!(code(other), (403, "not_allowed".to_owned()));
+    let own = apply(&cell.api(None), text, "", &key()).await.unwrap();
+    assert_eq!(
+        own["changes"][0]["tenant"], "default",
+        "an operator's is the default tenant's"
+    );
+    cell.view
+        .wait_for(own["sequence"].as_u64().unwrap(), support::SOON)
+        .await;
+    let stopped: Value = cell
+        .api(None)
+        .post_json("/v1/services/~/chat/stop", &json!({}), &key())
+        .await
+        .unwrap();
+    assert_eq!(stopped["changes"][0]["tenant"], "default");
+}
+
+#[tokio::test]
 async fn a_bad_document_changes_nothing_of_the_good_one() {
     let cell = Cell::start().await;
     let text = format!(
@@ -335,10 +380,15 @@ async fn what_is_asked_wrongly_is_refused_by_name() {
     let cell = Cell::start().await;
     let api = cell.api(None);
     let cases = [
-        ("/v1/nodes?colour=red", 422, "invalid"),
-        ("/v1/nodes?at=yesterday", 422, "invalid"),
-        ("/v1/nodes?at=2026-05-01T12:00:00Z&seq=3", 422, "invalid"),
-        ("/v1/nodes?min_seq=x", 422, "invalid"),
+        ("/v1/nodes?colour=red", 400, "bad_parameter"),
+        ("/v1/nodes?at=yesterday", 400, "bad_parameter"),
+        ("/v1/nodes?at=2026-05-01T12:00:00Z&seq=3", 400, "bad_parameter"),
+        ("/v1/nodes?min_seq=x", 400, "bad_parameter"),
+        ("/v1/services?tenant=Not%20A%20Name", 400, "bad_parameter"),
+        ("/v1/nodes?at=2999-01-01T00:00:00Z", 404, "no_such_point"),
+        ("/v1/pool?at=2999-01-01T00:00:00Z", 404, "no_such_point"),
+        ("/v1/events?at=2999-01-01T00:00:00Z", 404, "no_such_point"),
+        ("/v1/explain/hello?at=2999-01-01T00:00:00Z", 404, "no_such_point"),
         ("/v1/nothing", 404, "unknown_path"),
         ("/v1/jobs", 501, "not_yet"),
         ("/v1/switches", 501, "not_yet"),
@@ -354,6 +404,10 @@ async fn what_is_asked_wrongly_is_refused_by_name() {
             "{path}"
         );
     }
+    let future = api.send(&Call::get("/v1/nodes?at=2999-01-01T00:00:00Z")).await;
+    let head = cell.view.read(|s| s.recorded_at).to_string();
+    let said = future.unwrap_err().to_string();
+    assert!(said.contains(&head), "{head} in {said}");
     let drain = api
         .post_json::<_, Value>("/v1/nodes/node-x/drain", &json!({}), &key())
         .await;

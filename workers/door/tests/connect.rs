@@ -15,7 +15,7 @@ use tidemill_client::Call;
 use tidemill_domain::command::Command;
 use tidemill_domain::events::instance::{Hold, Placement};
 use tidemill_domain::events::placement::Explanation;
-use tidemill_domain::id::{DeviceId, InstanceId, NodeId};
+use tidemill_domain::id::{DeviceId, InstanceId, NodeId, ServiceId};
 use tidemill_domain::rejection::Rejection;
 use tidemill_domain::state::instance::InstanceState;
 use tidemill_domain::state::node::NodeState;
@@ -132,6 +132,11 @@ async fn place_of(cell: &Cell, node: NodeId, node_name: &str, text: &str) -> Ins
     })
     .await;
     let instance = cell.view.read(|s| *s.services[&service].live.iter().next().unwrap());
+    cell.submit(placed(service, instance, node, node_name)).await;
+    instance
+}
+
+fn placed(service: ServiceId, instance: InstanceId, node: NodeId, node_name: &str) -> Command {
     let explanation = Explanation {
         devices: 1,
         fitting: 1,
@@ -140,7 +145,7 @@ async fn place_of(cell: &Cell, node: NodeId, node_name: &str, text: &str) -> Ins
         dominant: "free".into(),
         next_step: String::new(),
     };
-    cell.submit(Command::PlaceInstances {
+    Command::PlaceInstances {
         service,
         placements: vec![Placement {
             instance,
@@ -151,9 +156,7 @@ async fn place_of(cell: &Cell, node: NodeId, node_name: &str, text: &str) -> Ins
             }],
         }],
         explanation,
-    })
-    .await;
-    instance
+    }
 }
 
 fn started(id: u64, instance: InstanceId) -> Fact {
@@ -653,4 +656,44 @@ async fn output_comes_through_the_agents_connection() {
         .await;
     let gone = api.send(&Call::get(&path)).await.unwrap_err();
     assert_eq!(gone.code(), "node_not_connected");
+}
+
+#[tokio::test]
+async fn output_is_asked_for_by_the_services_name_where_that_is_clear() {
+    let cell = Cell::start().await;
+    let (peer, node) = agent(&cell, hello("n1")).await;
+    let two = format!("{}scale: {{min: 2, max: 2}}\n", service("default", "web"));
+    let first = place_of(&cell, node, "n1", &two).await;
+    drop(peer);
+    cell.heard(|b| b.iter().any(|b| matches!(b, Body::NodeDisconnected { .. })))
+        .await;
+    let api = cell.api(None);
+    let ask = async |id: &str| api.send(&Call::get(&format!("/v1/logs/{id}"))).await.unwrap_err();
+    // Found, and its agent is gone: it is the instance that was meant.
+    for id in ["web", "default%2Fweb", "service%2Fweb", "service%2Fdefault%2Fweb"] {
+        assert_eq!(ask(id).await.code(), "node_not_connected", "{id}");
+    }
+    for id in ["we", "other%2Fweb", "pod%2Fdefault%2Fweb", "web%2F"] {
+        assert_eq!(ask(id).await.code(), "not_found", "{id}");
+    }
+    let (service, second) = (cell.view.read(|s| s.instances[&first].service), hello("n2"));
+    let (_peer, node) = agent(&cell, second).await;
+    cell.submit(Command::RequestInstances {
+        service,
+        generation: 1,
+        count: 1,
+    })
+    .await;
+    // One that waits has no output, so the other is still the only one.
+    assert_eq!(ask("web").await.code(), "node_not_connected");
+    let waits = cell.view.read(|s| {
+        let waits = s.services[&service].live.iter().find(|id| **id != first);
+        *waits.unwrap()
+    });
+    cell.submit(placed(service, waits, node, "n2")).await;
+    let several = ask("web").await;
+    assert_eq!(several.code(), "ambiguous");
+    for id in [first, waits] {
+        assert!(several.to_string().contains(&id.to_string()), "{several}");
+    }
 }

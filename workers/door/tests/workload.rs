@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use tidemill_domain::events::node::{DeviceKind, Supply};
 use tidemill_domain::events::service::{Class, Retry, Spread};
 use tidemill_domain::time::Span;
-use tidemill_domain::unit::Milli;
-use tidemill_door::workload::{MAX_INPUT_BYTES, parse};
+use tidemill_domain::unit::{Milli, Name};
+use tidemill_door::workload::{MAX_INPUT_BYTES, parse, parse_for};
 
 const WHOLE: &str = "\
 kind: service
@@ -244,7 +244,7 @@ const REFUSED: &[(&str, &str, &str, u64, &str)] = &[
         "not there yet",
     ),
     ("on_isolation: stop", "not_yet", "on_isolation", 4, "not there yet"),
-    ("name: b", "invalid", "", 4, "duplicate"),
+    ("name: b", "invalid", "name", 4, "stands twice"),
 ];
 
 #[test]
@@ -401,6 +401,76 @@ fn refusals_of_whole_files() {
     assert!(parse(&many).unwrap_err().to_string().contains("more than 64"));
     let long = format!("kind: service\nname: a\nrun: {{command: [x, {}]}}", "y".repeat(40_000));
     assert!(parse(&long).unwrap_err().to_string().contains("32768"));
+}
+
+/// Each slip that YAML does not take is told in a file's own words: on its line, and without the parser's.
+#[test]
+fn slips_are_told_in_the_files_words() {
+    let cases: &[(&str, u64, &str)] = &[
+        ("kind: service\nname: a\nrun: {command: [x}\n", 3, "not closed"),
+        (
+            "kind: service\nname: a\nrun: {command: [x], env: {A: b}\n",
+            0,
+            "not closed",
+        ),
+        ("kind: service\nname: \"a\n", 0, "quoted text"),
+        (
+            "kind: service\nname: a\nname: b\n",
+            3,
+            "`name` at line 3: the key stands twice",
+        ),
+        ("kind: service\nname: a\nrun:\n\tcommand: [x]\n", 4, "tab"),
+        (
+            "kind: service\nname: a\nrun: {command: [x]}\n  class: standard\n",
+            4,
+            "",
+        ),
+        ("kind: service\nname: a\nclass: *nobody\n", 3, "alias"),
+        ("kind: service\nname: a\nclass: !!int standard\n", 3, ""),
+        ("kind: service\nname a\nrun: {command: [x]}\n", 0, ""),
+        ("kind: service\n? [a, b]\n: c\n", 0, ""),
+        ("\u{0}\u{1}\u{2}\u{3}", 0, ""),
+        ("%YAML 9.9\n---\nkind: service\n", 0, ""),
+        ("@at\n", 1, ""),
+    ];
+    for (text, line, part) in cases {
+        let error = parse(text).expect_err(text);
+        let said = error.to_string();
+        if *line > 0 {
+            assert_eq!(error.line, *line, "{text:?}: {said}");
+        }
+        assert!(said.contains(part), "{text:?}: {said}");
+        for word in [
+            "while parsing",
+            "serde",
+            "saphyr",
+            "deserial",
+            "expected <",
+            "Location",
+            "budget",
+            "token",
+        ] {
+            assert!(!said.contains(word), "{text:?}: {said}");
+        }
+    }
+    let deep = format!("kind: service\nname: {}a{}\n", "[".repeat(40), "]".repeat(40));
+    assert!(parse(&deep).unwrap_err().to_string().contains("deeper than 32"));
+    let wide = format!("kind: service\nname: [{}]\n", "a, ".repeat(200_000));
+    assert!(
+        parse(&wide)
+            .unwrap_err()
+            .to_string()
+            .contains("more than 100000 values")
+    );
+}
+
+#[test]
+fn a_file_without_tenant_is_its_owners() {
+    let own: Name = "acme".parse().unwrap();
+    let text = "kind: service\nname: a\nrun: {command: [x]}\n---\nkind: service\nname: b\ntenant: other\nrun: {command: [x]}\n";
+    let services = parse_for(text, &own).unwrap().services;
+    let tenants: Vec<&str> = services.iter().map(|s| s.tenant.as_str()).collect();
+    assert_eq!(tenants, ["acme", "other"]);
 }
 
 #[test]

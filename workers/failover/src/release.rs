@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use tidemill_domain::command::{CHUNK, Command};
-use tidemill_domain::id::InstanceId;
+use tidemill_domain::id::{InstanceId, ServiceId};
 use tidemill_domain::state::instance::{Instance, InstanceState};
 use tidemill_domain::time::Span;
 use tidemill_kit::{Step, StepInput, Wish};
@@ -26,7 +26,7 @@ pub(crate) struct Releases {
 
 impl Releases {
     pub(crate) fn step(&mut self, input: &StepInput<'_>, word: &Word, step: &mut Step) {
-        let mut release: Vec<&Instance> = Vec::new();
+        let mut release: BTreeMap<ServiceId, Vec<&Instance>> = BTreeMap::new();
         let mut in_rotation: BTreeMap<&str, Vec<&Instance>> = BTreeMap::new();
         let instances = &input.state.instances;
         let draining = |id: &InstanceId| {
@@ -37,7 +37,9 @@ impl Releases {
         let mut waits = false;
         for instance in instances.values() {
             match instance.state {
-                InstanceState::Draining(_) if self.may_go(instance, input.mono, word) => release.push(instance),
+                InstanceState::Draining(_) if self.may_go(instance, input.mono, word) => {
+                    release.entry(instance.service).or_default().push(instance);
+                }
                 InstanceState::Draining(_) => waits = true,
                 InstanceState::Ready if instance.timings.in_rotation.is_none() => {
                     let ready_for = instance.ready_at.map_or(Span::ZERO, |at| input.now.since(at));
@@ -52,10 +54,15 @@ impl Releases {
                 _ => {}
             }
         }
-        for chunk in release.chunks(CHUNK) {
-            let instances = chunk.iter().map(|i| i.id).collect();
-            let command = Command::ReleaseInstances { instances };
-            step.wishes.push(Wish::about_instances(chunk[0], command));
+        for (service, instances) in release {
+            // They leave because of what was last asked of their service, not because of what once made them.
+            let asked = input.state.services.get(&service).and_then(|s| s.trace);
+            for chunk in instances.chunks(CHUNK) {
+                let instances = chunk.iter().map(|i| i.id).collect();
+                let mut wish = Wish::about_instances(chunk[0], Command::ReleaseInstances { instances });
+                wish.trace = asked.or(wish.trace);
+                step.wishes.push(wish);
+            }
         }
         for (gateway, instances) in in_rotation {
             for chunk in instances.chunks(CHUNK) {

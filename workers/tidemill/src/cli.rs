@@ -47,9 +47,17 @@ pub struct GlobalArgs {
     /// Leave out the header line
     #[arg(long, global = true)]
     pub no_headers: bool,
-    /// Control-plane servers, separated by commas; any of them will do
-    #[arg(long, global = true, value_name = "URL", value_delimiter = ',', default_value = DEFAULT_SERVER, env = "TIDEMILL_SERVER", hide_env_values = true)]
-    pub server: Vec<ServerUrl>,
+    /// Control-plane servers, separated by commas; any of them will do [default: http://127.0.0.1:7070]
+    #[arg(
+        long = "server",
+        id = "server",
+        global = true,
+        value_name = "URL",
+        value_delimiter = ',',
+        env = "TIDEMILL_SERVER",
+        hide_env_values = true
+    )]
+    pub named_servers: Vec<ServerUrl>,
     /// Token shown to the server [env: TIDEMILL_TOKEN]
     #[arg(long, global = true)]
     pub token: Option<String>,
@@ -59,9 +67,18 @@ pub struct GlobalArgs {
 }
 
 impl GlobalArgs {
+    /// The servers that were named, or the one that `up` is by default.
+    pub fn servers(&self) -> Vec<ServerUrl> {
+        if self.named_servers.is_empty() {
+            let url: Result<ServerUrl, _> = DEFAULT_SERVER.parse();
+            return vec![url.expect("the default is a URL, and a test says so")];
+        }
+        self.named_servers.clone()
+    }
+
     /// The control plane as these options name it.
     pub fn connect(&self) -> Result<Server, CliError> {
-        Ok(Server::new(&self.server, self.explicit_token()?))
+        Ok(Server::new(&self.servers(), self.explicit_token()?))
     }
 
     /// The token that was given: by flag, by file, by environment, in this order. Read here rather than by the parser,
@@ -106,11 +123,11 @@ pub enum Verb {
     /// Declare workloads from a file
     Apply(workload::ApplyArgs),
     /// Delete a workload
-    Delete(workload::TargetArgs),
+    Delete(workload::DeleteArgs),
     /// Stop a workload; it stays declared
-    Stop(workload::TargetArgs),
+    Stop(workload::StopArgs),
     /// Start a stopped workload
-    Start(workload::TargetArgs),
+    Start(workload::StartArgs),
     /// Override how many replicas a service has
     Scale(scale::ScaleArgs),
     /// List nodes
@@ -180,6 +197,7 @@ Examples:
   tidemill explain hello
   tidemill events --about hello -o jsonl
   tidemill verify
+  tidemill help apply
 
 Exit codes: 0 ok, 1 error, 2 usage, 3 accepted but not fully placed within --wait, 4 not found,
 5 conflict, 6 not authorised, 7 control plane unreachable, 8 a check failed, 9 refused for safety.";
@@ -192,7 +210,6 @@ pub fn command() -> Command {
         command = command.subcommand(verb.command());
     }
     command
-        .disable_help_subcommand(true)
         .help_template("{about}\n\nUsage: tidemill [OPTIONS] VERB …\n\n{before-help}Options:\n{options}{after-help}")
         .before_help(groups)
         .after_help(EXAMPLES)
@@ -263,6 +280,21 @@ mod tests {
     }
 
     #[test]
+    fn the_default_server_is_a_url_and_help_says_it() {
+        let Parsed::Run(cli) = parse(["tidemill", "--server", DEFAULT_SERVER, "nodes"].map(Into::into)) else {
+            panic!("not taken");
+        };
+        assert_eq!(cli.global.named_servers, cli.global.servers());
+        let help = command()
+            .render_help()
+            .to_string()
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ");
+        assert!(help.contains(&format!("[default: {DEFAULT_SERVER}]")), "{help}");
+    }
+
+    #[test]
     fn each_visible_verb_is_in_one_group_and_has_an_example() {
         let command = command();
         let grouped: Vec<&str> = GROUPS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
@@ -289,6 +321,22 @@ mod tests {
         let command = command();
         for verb in contract.split_whitespace() {
             assert!(command.find_subcommand(verb).is_some(), "`{verb}` is missing");
+        }
+    }
+
+    #[test]
+    fn help_takes_a_verb() {
+        for (args, word) in [
+            ("help apply", "--dry-run"),
+            ("help agent", "--supply"),
+            ("help", "Exit codes"),
+        ] {
+            let args = std::iter::once("tidemill").chain(args.split(' ')).map(Into::into);
+            let Parsed::Say(help) = parse(args) else {
+                panic!("not help")
+            };
+            assert!(!help.use_stderr());
+            assert!(help.to_string().contains(word), "{help}");
         }
     }
 

@@ -157,8 +157,10 @@ pub fn exit_of(status: u16, code: &str) -> Exit {
         return Exit::Refused;
     }
     match (status, code) {
-        // Busy is not gone: the server answered, and the same command may pass in a moment.
-        (_, "overloaded" | "not_yet") => Exit::Error,
+        // Busy is not gone, nor is a control plane that one node is not connected to: the server answered, and the same command may pass in a moment.
+        (_, "overloaded" | "not_yet" | "node_not_connected") => Exit::Error,
+        // The command line said something that no state of the pool makes sense of.
+        (_, "bad_parameter") => Exit::Usage,
         (401 | 403, _) => Exit::NotAuthorised,
         (404, _) => Exit::NotFound,
         (409, _) => Exit::Conflict,
@@ -177,6 +179,7 @@ mod tests {
     fn statuses_and_codes_map_to_the_contracts_exit_codes() {
         let cases = [
             (400, "invalid_document"),
+            (400, "bad_parameter"),
             (401, "unauthenticated"),
             (403, "forbidden"),
             (404, "not_found"),
@@ -196,6 +199,7 @@ mod tests {
             .collect();
         insta::assert_snapshot!(table, @r"
         400 invalid_document -> Error
+        400 bad_parameter -> Usage
         401 unauthenticated -> NotAuthorised
         403 forbidden -> NotAuthorised
         404 not_found -> NotFound

@@ -26,7 +26,7 @@ use tidemill_projections::travel::{At, TimeTravel, TravelError};
 use crate::exit::{CliError, Exit};
 use crate::output::lists::List;
 use crate::output::note;
-use crate::roles::reads::{list_of, values};
+use crate::roles::reads::{known_tenant, list_of, values};
 use crate::roles::store::{DEFAULT_CELL, ledger_path};
 use crate::verbs::ledger::End;
 
@@ -142,13 +142,39 @@ async fn travel(source: &Source) -> Result<TimeTravel, CliError> {
     Ok(TimeTravel::new(ledger, vec![snapshots]))
 }
 
-/// Rows of a list at a point.
-pub async fn rows(source: &Source, list: List, point: Point) -> Result<Vec<Value>, CliError> {
-    let moment = travel(source)
-        .await?
-        .moment(at(point))
-        .await
-        .map_err(|e| travel_failed(&e))?;
+/// Refuses a time that lies ahead: an answer as of now would pass for one as of then.
+async fn not_ahead(travel: &TimeTravel, point: Point) -> Result<(), CliError> {
+    let Point::At(asked) = point else { return Ok(()) };
+    if asked <= Utc::now() {
+        return Ok(());
+    }
+    let head = travel.head_time().await.map_err(|e| travel_failed(&e))?;
+    if Timestamp::from(asked) <= head {
+        return Ok(());
+    }
+    Err(CliError::new(
+        Exit::NotFound,
+        "no_such_point",
+        format!("{asked} is not there yet: the ledger's last record is of {head}"),
+        "choose a time that is over; leave --at out for the present",
+    ))
+}
+
+/// Rows of a list at a point, of those that pass the filter.
+pub async fn rows(source: &Source, list: List, filter: &Filter, point: Point) -> Result<Vec<Value>, CliError> {
+    let travel = travel(source).await?;
+    not_ahead(&travel, point).await?;
+    let moment = travel.moment(at(point)).await.map_err(|e| travel_failed(&e))?;
+    if let Some(tenant) = &filter.tenant {
+        known_tenant(&moment.state, tenant).map_err(|e| {
+            CliError::new(
+                Exit::NotFound,
+                "not_found",
+                e.to_string(),
+                "correct the name of the tenant",
+            )
+        })?;
+    }
     let kind = match list {
         List::Nodes => Rows::Nodes,
         List::Devices => Rows::Devices,
@@ -163,8 +189,7 @@ pub async fn rows(source: &Source, list: List, point: Point) -> Result<Vec<Value
             ));
         }
     };
-    let rows = list_of(&moment.lists(), kind, &Filter::default())
-        .map_err(|e| failed("filter_not_applicable", &e, "leave the filter out"))?;
+    let rows = list_of(&moment.lists(), kind, filter).map_err(|e| CliError::usage(e.to_string(), e.next()))?;
     shown(rows)
 }
 
@@ -179,11 +204,9 @@ pub async fn events(source: &Source, after: u64, point: Point, limit: usize) -> 
         limit: Some(limit),
         ..EventFilter::default()
     };
-    let page = travel(source)
-        .await?
-        .events(filter, at(point))
-        .await
-        .map_err(|e| travel_failed(&e))?;
+    let travel = travel(source).await?;
+    not_ahead(&travel, point).await?;
+    let page = travel.events(filter, at(point)).await.map_err(|e| travel_failed(&e))?;
     shown(values(page.rows))
 }
 
@@ -198,19 +221,57 @@ pub async fn verify(source: &Source, against: Option<(u64, String)>) -> Result<V
         }
     };
     note(&format!("verifying {}", named(source)));
-    let report = match source {
-        Source::Export(path) => verify_file(path, against, progress)
-            .await
-            .map_err(|e| open_failed(&e))?,
-        Source::Data(_) | Source::Nats(_) => {
-            let (ledger, _) = open(source).await?;
-            audit::verify(&*ledger, against, progress).await
+    let there = readable(source)?;
+    let checked = async {
+        match source {
+            Source::Export(path) => verify_file(path, against, progress)
+                .await
+                .map_err(|e| open_failed(&e))?,
+            Source::Data(_) | Source::Nats(_) => {
+                let (ledger, _) = open(source).await?;
+                audit::verify(&*ledger, against, progress).await
+            }
         }
+        .map_err(|e| CliError::new(Exit::Unreachable, e.code(), e.to_string(), "try again"))
     };
-    let report = report.map_err(|e| CliError::new(Exit::Unreachable, e.code(), e.to_string(), "try again"))?;
+    let report = checked.await.map_err(|error| match source {
+        // A file that is there and can be read, and still holds no ledger, is a damaged one.
+        Source::Data(_) | Source::Export(_) if there && error.exit != Exit::Usage => CliError {
+            exit: Exit::CheckFailed,
+            next: "compare with a backup or another copy; nothing of this one can be checked".to_owned(),
+            ..error
+        },
+        _ => error,
+    })?;
     let mut report = serde_json::to_value(report).map_err(|e| failed("report_unreadable", &e, "report this"))?;
     report["source"] = Value::String(named(source));
     Ok(report)
+}
+
+/// Whether the source's file is there. That the system does not let it be read is an error of its own: it says nothing
+/// of what is in it.
+fn readable(source: &Source) -> Result<bool, CliError> {
+    let path = match source {
+        Source::Data(dir) => ledger_path(dir),
+        Source::Export(path) => path.clone(),
+        Source::Nats(_) => return Ok(true),
+    };
+    if path.is_dir() {
+        return Err(CliError::usage(
+            format!("{} is a directory", path.display()),
+            "--data reads a data directory, --file an exported file or a ledger file",
+        ));
+    }
+    match std::fs::File::open(&path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(CliError::new(
+            Exit::Error,
+            "file_unreadable",
+            format!("{} cannot be read: {error}", path.display()),
+            "check its owner and mode",
+        )),
+        // What is missing is told by who opens it.
+        file => Ok(file.is_ok()),
+    }
 }
 
 /// A source in words.

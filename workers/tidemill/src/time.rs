@@ -66,6 +66,25 @@ fn parse_instant_at(text: &str, now: DateTime<Utc>) -> Result<DateTime<Utc>, Str
         .ok_or_else(|| format!("`{text}` ago is before time began"))
 }
 
+/// Parses RFC 3339, or a duration that means "that long from `now`".
+fn parse_later_at(text: &str, now: DateTime<Utc>) -> Result<DateTime<Utc>, String> {
+    if let Ok(time) = DateTime::parse_from_rfc3339(text) {
+        return Ok(time.to_utc());
+    }
+    let ahead = parse_duration(text).map_err(|_| {
+        format!("`{text}` is not a time; write RFC 3339 (2026-05-01T12:00:00Z) or how long from now (2h)")
+    })?;
+    chrono::Duration::from_std(ahead)
+        .ok()
+        .and_then(|ahead| now.checked_add_signed(ahead))
+        .ok_or_else(|| format!("`{text}` from now is later than can be written"))
+}
+
+/// Parses RFC 3339, or a duration that means "that long from now": for what is to be, not for what was.
+pub fn parse_later(text: &str) -> Result<DateTime<Utc>, String> {
+    parse_later_at(text, Utc::now())
+}
+
 /// Parses RFC 3339, or a duration that means "that long ago".
 pub fn parse_instant(text: &str) -> Result<DateTime<Utc>, String> {
     parse_instant_at(text, Utc::now())
@@ -127,6 +146,10 @@ mod tests {
         let fixed = parse_instant_at("2026-05-01T14:00:00+02:00", now).unwrap();
         assert_eq!(fixed, now);
         assert!(parse_instant_at("yesterday", now).is_err());
+        let later = parse_later_at("2h", now).unwrap();
+        assert_eq!(rfc3339(later), "2026-05-01T14:00:00.000Z");
+        assert_eq!(parse_later_at("2026-05-01T14:00:00+02:00", now).unwrap(), now);
+        assert!(parse_later_at("999999999999d", now).is_err());
     }
 
     #[test]

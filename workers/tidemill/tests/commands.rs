@@ -114,7 +114,7 @@ fn refusals_become_the_contracts_exit_codes() {
             r#"{"code":"overloaded","detail":"too many callers"}"#,
         ),
         (
-            "POST /v1/services/default/hello/stop",
+            "POST /v1/services/~/hello/stop",
             409,
             r#"{"code":"conflict","detail":"it is being deleted"}"#,
         ),
@@ -167,6 +167,68 @@ fn nobody_there_is_7_and_a_bad_command_line_is_2() {
         .unwrap();
     assert_eq!(code(&output), 1);
     assert!(err(&output).contains("missing.yaml") && err(&output).contains("[file_unreadable]"));
+}
+
+#[test]
+fn without_a_server_the_doctor_says_so_and_looks_at_what_is_here() {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let home = tempfile::tempdir().unwrap();
+    let data = home.path().join("tidemill");
+    let doctor = || {
+        let mut command = tidemill(&format!("http://{free}"), &["doctor", "-o", "csv", "--no-headers"]);
+        let output = command.env("XDG_DATA_HOME", home.path()).output().unwrap();
+        assert_eq!(code(&output), 7, "{}", err(&output));
+        assert!(err(&output).contains("tidemill up"), "{}", err(&output));
+        out(&output)
+    };
+    let said = doctor();
+    assert!(said.starts_with("server,fail,unreachable,"), "{said}");
+    assert!(said.contains("ledger here,unknown,ledger_missing,"), "{said}");
+    std::fs::create_dir(&data).unwrap();
+    std::fs::write(data.join("endpoints.json"), r#"{"api":"http://127.0.0.1:9"}"#).unwrap();
+    std::fs::write(data.join("ledger.sqlite"), "no ledger").unwrap();
+    let said = doctor();
+    assert!(said.contains("server,warn,another_server,"), "{said}");
+    assert!(said.contains("--server http://127.0.0.1:9"), "{said}");
+    assert!(said.contains("ledger here,fail,"), "{said}");
+}
+
+#[test]
+fn a_file_that_holds_no_ledger_fails_the_check() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("slice.tidemill");
+    let verify = |flag: &str, path: &std::path::Path| {
+        let output = tidemill("http://127.0.0.1:1", &["verify", flag, path.to_str().unwrap()]).output();
+        let output = output.unwrap();
+        (code(&output), err(&output))
+    };
+    let mut cut = b"SQLite format 3\0".to_vec();
+    cut.extend([7; 300]);
+    for content in [&b""[..], b"no ledger at all", &cut] {
+        std::fs::write(&file, content).unwrap();
+        std::fs::write(dir.path().join("ledger.sqlite"), content).unwrap();
+        for (flag, path) in [("--file", file.as_path()), ("--data", dir.path())] {
+            let (code, said) = verify(flag, path);
+            assert_eq!(code, 8, "{flag} {content:?}: {said}");
+        }
+    }
+    let (code, said) = verify("--file", &dir.path().join("none"));
+    assert_eq!(code, 4, "{said}");
+    let (code, said) = verify("--file", dir.path());
+    assert_eq!(code, 2, "{said}");
+}
+
+#[test]
+fn what_is_no_workload_file_is_not_sent() {
+    let dir = tempfile::tempdir().unwrap();
+    let large = dir.path().join("large");
+    std::fs::write(&large, vec![b'a'; (1 << 20) + 1]).unwrap();
+    for (path, code_word) in [(dir.path(), "[file_unreadable]"), (large.as_path(), "[too_large]")] {
+        let output = tidemill("http://127.0.0.1:1", &["apply", "-f", path.to_str().unwrap()]).output();
+        let output = output.unwrap();
+        assert_eq!(code(&output), 1, "{}", err(&output));
+        assert!(err(&output).contains(code_word), "{}", err(&output));
+    }
 }
 
 #[test]

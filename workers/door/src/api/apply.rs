@@ -12,6 +12,7 @@ use tidemill_domain::events::Event;
 use tidemill_domain::events::service::{DeviceRequest, ServiceApplied, ServiceSpec};
 use tidemill_domain::id::{CommandId, ServiceId, derive};
 use tidemill_domain::state::State as CellState;
+use tidemill_domain::unit::Name;
 
 use super::params::Params;
 use super::{Change, Handled, answer, body};
@@ -30,11 +31,16 @@ pub(crate) async fn apply(
     let bytes = body(request, &shared).await?;
     let text = std::str::from_utf8(&bytes).map_err(|error| {
         Refusal::invalid(
-            format!("the file is not UTF-8 from byte {} on", error.valid_up_to()),
-            "save it as UTF-8; nothing was changed",
+            format!(
+                "the file is no text: it is not UTF-8 from byte {} on",
+                error.valid_up_to()
+            ),
+            "give a workload file, YAML saved as UTF-8; nothing was changed",
         )
     })?;
-    let Workloads { services, warnings } = workload::parse(text)?;
+    // A tenant's file need not repeat whose it is.
+    let own = caller.principal.tenant().cloned().unwrap_or_else(Name::default_tenant);
+    let Workloads { services, warnings } = workload::parse_for(text, &own)?;
     own_tenant(&caller, &services)?;
     let command = Command::ApplyServices {
         services: services.clone(),

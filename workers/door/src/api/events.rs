@@ -41,7 +41,7 @@ pub(crate) async fn events(
 ) -> Handled<Response> {
     let params = Params::of(&uri, KNOWN)?;
     let mut query = EventQuery {
-        point: params.point()?,
+        point: params.point(&shared)?,
         after: params.number("after")?.unwrap_or(0),
         index: None,
         about: params.text("about").map(str::to_owned),
@@ -61,7 +61,7 @@ pub(crate) async fn events(
         return Ok(Json(shared.deps.reads.events(query).await?.rows).into_response());
     }
     if query.point != Point::Latest {
-        return Err(Refusal::invalid(
+        return Err(Refusal::bad_parameter(
             "a stream follows the present ledger; leave out at and seq",
             "",
         ));

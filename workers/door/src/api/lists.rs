@@ -20,7 +20,7 @@ const KNOWN: &[&str] = &[
 async fn list(kind: ListKind, shared: &Shared, caller: &Caller, uri: &Uri) -> Handled<Json<Vec<Value>>> {
     let params = Params::of(uri, KNOWN)?;
     let query = ListQuery {
-        point: params.point()?,
+        point: params.point(shared)?,
         state: params.list("state"),
         supply: params.list("supply"),
         provider: params.list("provider"),
@@ -55,7 +55,7 @@ lists! {
 
 pub(crate) async fn pool(State(shared): State<Arc<Shared>>, uri: Uri) -> Handled<Json<Vec<Value>>> {
     let params = Params::of(&uri, &["at", "seq", "min_seq"])?;
-    let point = params.point()?;
+    let point = params.point(&shared)?;
     params.caught_up(&shared).await?;
     // One row: every list of the API is an array.
     Ok(Json(vec![shared.deps.reads.pool(point).await?]))

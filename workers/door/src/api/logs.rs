@@ -14,6 +14,9 @@ use futures::stream;
 use http::{HeaderValue, Uri, header};
 use tidemill_domain::id::{InstanceId, NodeId};
 use tidemill_domain::state::State as CellState;
+use tidemill_domain::state::instance::Instance;
+use tidemill_domain::state::service::Service;
+use tidemill_domain::unit::Name;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::Handled;
@@ -26,6 +29,8 @@ use crate::shared::Shared;
 
 /// Time for the first part to arrive.
 const FIRST_PART: Duration = Duration::from_secs(10);
+/// Most instances that a refusal names.
+const INSTANCES_NAMED: usize = 10;
 
 pub(crate) async fn logs(
     State(shared): State<Arc<Shared>>,
@@ -117,34 +122,49 @@ impl Reader {
     }
 }
 
-/// The instance by id or unique prefix, and where it was placed.
+/// The instance meant, and where it was placed: by id, by unique prefix, or as the only one of a service.
 fn find(state: &CellState, caller: &Caller, id: &str) -> Handled<(InstanceId, NodeId)> {
-    let visible = |instance: &&tidemill_domain::state::instance::Instance| {
+    let visible = |instance: &&Instance| {
         let tenant = state.services.get(&instance.service).map(|s| &s.tenant);
         caller.principal.sees(tenant)
     };
-    let matches = |instance: &&tidemill_domain::state::instance::Instance| {
+    let matches = |instance: &&Instance| {
         let text = instance.id.to_string();
         text.starts_with(id)
             || text
                 .strip_prefix("inst-")
                 .is_some_and(|body| !id.is_empty() && body.starts_with(id))
     };
-    let mut found = state.instances.values().filter(matches).filter(visible);
-    let instance = match (found.next(), found.next()) {
-        (Some(only), None) => only,
-        (Some(_), Some(_)) => {
-            return Err(Refusal::new(
-                409,
-                "ambiguous",
-                format!(
-                    "several instances begin with `{}`",
-                    id.chars().take(40).collect::<String>()
-                ),
-                "give more characters of the id",
-            ));
+    let short = || id.chars().take(80).collect::<String>();
+    let exact = || {
+        let id = id.parse::<InstanceId>().ok()?;
+        state.instances.get(&id).filter(visible)
+    };
+    let instance = match (exact(), named(state, caller, id)) {
+        (Some(instance), _) => instance,
+        (None, Some(service)) => of_service(state, service, id)?,
+        (None, None) => {
+            let mut found = state.instances.values().filter(matches).filter(visible);
+            match (found.next(), found.next()) {
+                (Some(only), None) => only,
+                (Some(_), Some(_)) => {
+                    return Err(Refusal::new(
+                        409,
+                        "ambiguous",
+                        format!("several instances begin with `{}`", short()),
+                        "give more characters of the id",
+                    ));
+                }
+                (None, _) => {
+                    return Err(Refusal::new(
+                        404,
+                        "not_found",
+                        format!("there is no instance and no service `{}`", short()),
+                        "list what there is with `tidemill instances`",
+                    ));
+                }
+            }
         }
-        (None, _) => return Err(Refusal::not_found("instance", id)),
     };
     let node = instance.node.ok_or_else(|| {
         Refusal::new(
@@ -155,4 +175,49 @@ fn find(state: &CellState, caller: &Caller, id: &str) -> Handled<(InstanceId, No
         )
     })?;
     Ok((instance.id, node))
+}
+
+/// The service of this name, written as lists print it: `NAME`, `TENANT/NAME`, each behind `service/` or not. A bare
+/// name is of the caller's tenant.
+fn named<'a>(state: &'a CellState, caller: &Caller, text: &str) -> Option<&'a Service> {
+    let parts: Vec<&str> = text.split('/').collect();
+    let own = caller.principal.tenant().cloned().unwrap_or_else(Name::default_tenant);
+    let (tenant, name) = match parts.as_slice() {
+        [name] | ["service", name] => (own, *name),
+        [tenant, name] | ["service", tenant, name] => (tenant.parse().ok()?, *name),
+        _ => return None,
+    };
+    let service = state.service_named(&tenant, &name.parse().ok()?)?;
+    caller.principal.sees(Some(&service.tenant)).then_some(service)
+}
+
+/// The only instance of a service that has been placed; with none running, the last that ended.
+fn of_service<'a>(state: &'a CellState, service: &Service, asked: &str) -> Handled<&'a Instance> {
+    let live: Vec<&Instance> = service.live.iter().filter_map(|id| state.instances.get(id)).collect();
+    let placed: Vec<&Instance> = live.iter().copied().filter(|i| i.node.is_some()).collect();
+    let last_ended = || {
+        let mut ended = service.ended.iter().rev().filter_map(|id| state.instances.get(id));
+        ended.find(|instance| instance.node.is_some())
+    };
+    match placed.as_slice() {
+        [only] => Ok(only),
+        [] => last_ended().or(live.first().copied()).ok_or_else(|| {
+            Refusal::new(
+                404,
+                "not_found",
+                format!("`{asked}` has no instance yet"),
+                format!("see why with `tidemill explain {asked}`"),
+            )
+        }),
+        several => {
+            let named = several.iter().take(INSTANCES_NAMED);
+            let named: Vec<String> = named.map(|i| format!("{} ({})", i.id, i.state.name())).collect();
+            Err(Refusal::new(
+                409,
+                "ambiguous",
+                format!("`{asked}` has {} instances: {}", several.len(), named.join(", ")),
+                format!("name one, such as `tidemill logs {}`", several[0].id),
+            ))
+        }
+    }
 }

@@ -42,7 +42,8 @@ impl From<ReadsError> for Refusal {
                 "list what there is, for example with `tidemill services`",
             ),
             ReadsError::Ambiguous { .. } => Refusal::new(409, "ambiguous", detail, "give more characters of the id"),
-            ReadsError::Invalid { .. } => Refusal::invalid(detail, "see /openapi.json"),
+            ReadsError::Invalid { next, .. } => Refusal::bad_parameter(detail, next),
+            ReadsError::NoSuchTenant { .. } => Refusal::new(404, "not_found", detail, "correct the name of the tenant"),
             ReadsError::NoSuchPoint { .. } => Refusal::new(
                 404,
                 "no_such_point",

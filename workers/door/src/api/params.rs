@@ -10,7 +10,7 @@ use tidemill_domain::unit::Name;
 use super::Handled;
 use crate::auth::Principal;
 use crate::problem::Refusal;
-use crate::reads::Point;
+use crate::reads::{Point, ReadsError};
 use crate::shared::Shared;
 
 /// The parameters of a request.
@@ -20,10 +20,10 @@ impl Params {
     /// Reads them; only those that the route knows are taken.
     pub(super) fn of(uri: &Uri, known: &[&str]) -> Handled<Self> {
         let Query(pairs) = Query::<Vec<(String, String)>>::try_from_uri(uri)
-            .map_err(|error| Refusal::invalid(error.body_text(), "see /openapi.json"))?;
+            .map_err(|error| Refusal::bad_parameter(error.body_text(), "see /openapi.json"))?;
         if let Some((name, _)) = pairs.iter().find(|(name, _)| !known.contains(&name.as_str())) {
             let name: String = name.chars().take(60).collect();
-            return Err(Refusal::invalid(
+            return Err(Refusal::bad_parameter(
                 format!("unknown parameter `{name}`; known here are {}", known.join(", ")),
                 "see /openapi.json",
             ));
@@ -73,7 +73,7 @@ impl Params {
     pub(super) fn tenant(&self, principal: &Principal) -> Handled<Option<Name>> {
         let asked = self
             .text("tenant")
-            .map(|text| Name::from_str(text).map_err(|error| Refusal::invalid(error.to_string(), "")))
+            .map(|text| Name::from_str(text).map_err(|error| Refusal::bad_parameter(error.to_string(), "")))
             .transpose()?;
         match (principal.tenant(), asked) {
             (None, asked) => Ok(asked),
@@ -83,9 +83,20 @@ impl Params {
         }
     }
 
-    /// As of when.
-    pub(super) fn point(&self) -> Handled<Point> {
-        match (self.time("at")?, self.number("seq")?) {
+    /// As of when. The future is refused: an answer as of now would pass for one as of then.
+    pub(super) fn point(&self, shared: &Shared) -> Handled<Point> {
+        let at = self.time("at")?;
+        if let Some(at) = at {
+            let head = shared.deps.view.read(|state| state.recorded_at);
+            let now = shared.clock.now().max(head);
+            if at > now {
+                return Err(ReadsError::NoSuchPoint {
+                    reason: format!("{at} is not there yet: it is {now}, and the ledger's last record is of {head}"),
+                }
+                .into());
+            }
+        }
+        match (at, self.number("seq")?) {
             (Some(_), Some(_)) => Err(bad("seq", "give at or seq, not both")),
             (Some(at), None) => Ok(Point::At(at)),
             (None, Some(seq)) => Ok(Point::Seq(seq)),
@@ -125,5 +136,5 @@ pub(super) fn time(name: &str, text: &str) -> Handled<Timestamp> {
 }
 
 fn bad(name: &str, rule: &str) -> Refusal {
-    Refusal::invalid(format!("parameter `{name}`: {rule}"), "see /openapi.json")
+    Refusal::bad_parameter(format!("parameter `{name}`: {rule}"), "see /openapi.json")
 }

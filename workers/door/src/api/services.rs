@@ -19,6 +19,22 @@ use crate::shared::Shared;
 
 type Target = Path<(String, String)>;
 
+/// In a path: the tenant of whoever asks; the default one for those who have none.
+const OWN: &str = "~";
+
+/// The tenant of this path.
+fn tenant_of(caller: &Caller, text: String) -> String {
+    match text.as_str() {
+        OWN => caller
+            .principal
+            .tenant()
+            .cloned()
+            .unwrap_or_else(Name::default_tenant)
+            .to_string(),
+        _ => text,
+    }
+}
+
 /// The service of this path, unless it is another tenant's.
 fn find(shared: &Shared, caller: &Caller, tenant: &str, name: &str) -> Handled<ServiceId> {
     let missing = || Refusal::not_found("service", &format!("{tenant}/{name}"));
@@ -42,6 +58,7 @@ async fn ask(
     sentence: String,
     command: impl FnOnce(ServiceId) -> Command,
 ) -> Handled<Response> {
+    let tenant = tenant_of(caller, tenant);
     let id = find(shared, caller, &tenant, &name)?;
     let envelope = caller.envelope(command(id));
     let answered = shared.submit(envelope, shared.config.limits.submit_patience).await?;

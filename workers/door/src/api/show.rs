@@ -18,7 +18,7 @@ async fn query(shared: &Shared, caller: &Caller, id: String, uri: &Uri) -> Handl
     let query = ShowQuery {
         id,
         tenant: params.tenant(&caller.principal)?,
-        point: params.point()?,
+        point: params.point(shared)?,
         gateway_url: shared.gateway_url(),
     };
     params.caught_up(shared).await?;

@@ -12,11 +12,13 @@
 mod error;
 mod reader;
 mod service;
+mod syntax;
 mod tree;
 
 use std::collections::BTreeMap;
 
 use tidemill_domain::command::DeclaredService;
+use tidemill_domain::unit::Name;
 
 pub use error::WorkloadError;
 pub use reader::duration;
@@ -38,8 +40,13 @@ pub struct Workloads {
     pub warnings: Vec<String>,
 }
 
-/// Reads a workload file.
+/// Reads a workload file; what names no tenant is the default tenant's.
 pub fn parse(input: &str) -> Result<Workloads, WorkloadError> {
+    parse_for(input, &Name::default_tenant())
+}
+
+/// Reads a workload file; what names no tenant is `own`'s.
+pub fn parse_for(input: &str, own: &Name) -> Result<Workloads, WorkloadError> {
     let documents = tree::documents(input)?;
     if documents.is_empty() {
         return Err(WorkloadError::file(
@@ -54,7 +61,7 @@ pub fn parse(input: &str) -> Result<Workloads, WorkloadError> {
             let reason = format!("the file declares more than {MAX_SERVICES} services; split it");
             return Err(WorkloadError::invalid("", document.line, reason));
         }
-        let (service, name_line) = service::read(document, &mut found.warnings)?;
+        let (service, name_line) = service::read(document, own, &mut found.warnings)?;
         text += service::text_bytes(&service.spec);
         if text > MAX_TEXT_BYTES {
             let reason =

@@ -96,8 +96,8 @@ pub(crate) const DEVICE_KINDS: &[(&str, DeviceKind)] = &[
     ("cpu", DeviceKind::Cpu),
 ];
 
-/// Reads a document; with the line of its name.
-pub(super) fn read(document: &Node, warnings: &mut Vec<String>) -> Result<(DeclaredService, u64)> {
+/// Reads a document, of tenant `own` where it names none; with the line of its name.
+pub(super) fn read(document: &Node, own: &Name, warnings: &mut Vec<String>) -> Result<(DeclaredService, u64)> {
     let root = Object::root(document)?;
     let kind = root.need("kind", "service")?;
     match kind.text()? {
@@ -116,7 +116,7 @@ pub(super) fn read(document: &Node, warnings: &mut Vec<String>) -> Result<(Decla
     let name = name_field.name()?;
     let tenant = match root.get("tenant") {
         Some(field) => field.name()?,
-        None => Name::default_tenant(),
+        None => own.clone(),
     };
     let spec = ServiceSpec {
         class: root.get("class").map_or(Ok(Class::Standard), |f| class(&f))?,

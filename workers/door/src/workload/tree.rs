@@ -11,15 +11,16 @@ use serde::de::{self, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{NonFiniteFloatPolicy, Spanned};
 
 use super::error::WorkloadError;
+use super::syntax;
 
 /// Longest input, bytes.
 pub const MAX_INPUT_BYTES: usize = 1024 * 1024;
 /// Deepest nesting. The format itself needs five levels.
-const MAX_DEPTH: usize = 32;
+pub(super) const MAX_DEPTH: usize = 32;
 /// Most nodes of a whole file: keeps the tree within a small multiple of the input.
-const MAX_NODES: usize = 100_000;
+pub(super) const MAX_NODES: usize = 100_000;
 /// Most documents that are read; the command allows fewer and says so.
-const MAX_DOCUMENTS: usize = 1_024;
+pub(super) const MAX_DOCUMENTS: usize = 1_024;
 
 /// A value and the line it begins on, counted from 1.
 #[derive(Debug)]
@@ -98,13 +99,8 @@ pub(super) fn documents(input: &str) -> Result<Vec<Node>, WorkloadError> {
         non_finite_float_policy: NonFiniteFloatPolicy::PassThrough,
         with_snippet: false,
     };
-    let raw: Vec<Spanned<Raw>> = serde_saphyr::from_multiple_with_options(input, options).map_err(|error| {
-        let line = error.location().map_or(0, |location| location.line());
-        // The parser repeats the position at the end of its message; the line stands in ours already.
-        let message = error.to_string();
-        let message = message.split(" at line ").next().unwrap_or_default().to_owned();
-        WorkloadError::syntax(line, message)
-    })?;
+    let raw: Vec<Spanned<Raw>> =
+        serde_saphyr::from_multiple_with_options(input, options).map_err(|error| syntax::refusal(&error, input))?;
     Ok(raw.into_iter().map(|raw| raw_to_node(raw, input)).collect())
 }
 

@@ -3,6 +3,7 @@
 //! Lists and events of now come from SQLite; `status` and `explain` of now, and everything of the past, from a folded
 //! state. All of them render the same rows, so it does not show which way an answer came.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use tidemill_domain::unit::Name;
 use tidemill_door::reads::{EventPage, EventQuery, ListKind, ListQuery, Point, Reads, ReadsError, ShowQuery};
 use tidemill_projections::engine::Condition;
 use tidemill_projections::explain::explain;
-use tidemill_projections::filter::{EventFilter, Filter, List, NotApplicable};
+use tidemill_projections::filter::{EventFilter, Filter, FilterError, List, supplies};
 use tidemill_projections::history::EventRow;
 use tidemill_projections::query::{QueryError, ReadModels};
 use tidemill_projections::resolve::{Match, Resolution, resolve};
@@ -77,16 +78,18 @@ fn unavailable(code: &str, reason: &dyn std::fmt::Display, next: &str) -> ReadsE
 
 fn queried(error: QueryError) -> ReadsError {
     match &error {
-        QueryError::NotApplicable(_) | QueryError::BadPage(_) => ReadsError::Invalid {
+        QueryError::Filter(_) | QueryError::BadPage(_) => ReadsError::Invalid {
             reason: error.to_string(),
+            next: error.next(),
         },
         _ => unavailable(error.code(), &error, error.next()),
     }
 }
 
-fn not_applicable(error: NotApplicable) -> ReadsError {
+fn not_applicable(error: FilterError) -> ReadsError {
     ReadsError::Invalid {
         reason: error.to_string(),
+        next: error.next(),
     }
 }
 
@@ -108,7 +111,7 @@ pub fn list_of(
     lists: &Lists<'_>,
     list: List,
     filter: &Filter,
-) -> Result<Result<Vec<Value>, serde_json::Error>, NotApplicable> {
+) -> Result<Result<Vec<Value>, serde_json::Error>, FilterError> {
     Ok(match list {
         List::Nodes => values(lists.nodes(filter)?.rows),
         List::Devices => values(lists.devices(filter)?.rows),
@@ -129,13 +132,8 @@ fn list(kind: ListKind) -> List {
 }
 
 fn filter(query: ListQuery) -> Result<Filter, ReadsError> {
-    let supply = query.supply.iter().map(|word| {
-        serde_json::from_value(Value::String(word.clone())).map_err(|_| ReadsError::Invalid {
-            reason: format!("`{word}` is no supply kind; use idc, cloud, enterprise, cafe, pc or partner"),
-        })
-    });
     Ok(Filter {
-        supply: supply.collect::<Result<_, _>>()?,
+        supply: supplies(&query.supply).map_err(not_applicable)?,
         state: query.state,
         provider: query.provider,
         tenant: query.tenant,
@@ -150,6 +148,23 @@ fn addressed(row: ServiceRow, gateway: Option<&str>) -> ServiceRow {
         Some(gateway) => row.with_gateway(gateway),
         None => row,
     }
+}
+
+/// Most tenants that a refusal names.
+const TENANTS_NAMED: usize = 10;
+
+/// Refuses a tenant of which the state knows nothing.
+pub fn known_tenant(state: &State, tenant: &Name) -> Result<(), ReadsError> {
+    let services = state.services.values().map(|service| &service.tenant);
+    let tokens = state.credentials.values().filter_map(|token| token.tenant.as_ref());
+    let known: BTreeSet<&Name> = services.chain(tokens).collect();
+    if known.contains(tenant) || *tenant == Name::default_tenant() {
+        return Ok(());
+    }
+    Err(ReadsError::NoSuchTenant {
+        tenant: tenant.clone(),
+        known: known.into_iter().take(TENANTS_NAMED).cloned().collect(),
+    })
 }
 
 /// What `id` means within a tenant's reach.
@@ -205,7 +220,14 @@ fn status_value(status: Status, gateway: Option<&str>) -> Result<Value, ReadsErr
         }
         other => other,
     };
-    value(&status)
+    let mut told = value(&status)?;
+    if gateway.is_none()
+        && let Some(service) = told.get_mut("service").and_then(Value::as_object_mut)
+    {
+        let known = "no gateway is connected to this server, so it does not know where services are reached";
+        service.insert("url_reason".to_owned(), Value::from(known));
+    }
+    Ok(told)
 }
 
 fn event_page(rows: Vec<EventRow>, more: bool, anchor: u64) -> Result<EventPage, ReadsError> {
@@ -228,6 +250,9 @@ impl Reads for Answers {
         let filter = filter(query)?;
         if let Some(at) = travel_point(point) {
             let moment = self.travel.moment(at).await.map_err(travelled)?;
+            if let Some(tenant) = &filter.tenant {
+                known_tenant(&moment.state, tenant)?;
+            }
             if kind == ListKind::Services {
                 let page = moment.lists().services(&filter).map_err(not_applicable)?;
                 return shown(page.rows.into_iter().map(|row| addressed(row, gateway.as_deref())));
@@ -235,6 +260,7 @@ impl Reads for Answers {
             let rows = list_of(&moment.lists(), list(kind), &filter).map_err(not_applicable)?;
             return rows.map_err(|e| unavailable("row_unreadable", &e, "report this with the command you ran"));
         }
+        self.tenant(filter.tenant.as_ref()).await?;
         let models = &self.models;
         match kind {
             ListKind::Nodes => shown(models.nodes(filter).await.map_err(queried)?.rows),
@@ -279,6 +305,9 @@ impl Reads for Answers {
             None => None,
             Some(id) => Some(self.about(id, query.tenant.as_ref()).await?),
         };
+        if query.point == Point::Latest {
+            self.tenant(query.tenant.as_ref()).await?;
+        }
         let filter = EventFilter {
             after: query.after,
             page: query.index.map(|index| format!("{}.{index}", query.after)),
@@ -318,6 +347,25 @@ impl Reads for Answers {
 }
 
 impl Answers {
+    /// Refuses a tenant of which nothing is known, not even of what is over.
+    async fn tenant(&self, tenant: Option<&Name>) -> Result<(), ReadsError> {
+        let Some(tenant) = tenant else { return Ok(()) };
+        let unknown = match self.view.read(|state| known_tenant(state, tenant)) {
+            Ok(()) => return Ok(()),
+            Err(unknown) => unknown,
+        };
+        let over = Filter {
+            tenant: Some(tenant.clone()),
+            forgotten: true,
+            limit: Some(1),
+            ..Filter::default()
+        };
+        match self.models.services(over).await.map_err(queried)?.rows.is_empty() {
+            true => Err(unknown),
+            false => Ok(()),
+        }
+    }
+
     /// What `id` means, among what is over too: its events stay on the ledger.
     async fn about(&self, id: &str, tenant: Option<&Name>) -> Result<Entity, ReadsError> {
         match self.view.read(|state| found(state, id, tenant)) {

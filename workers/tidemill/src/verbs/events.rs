@@ -1,8 +1,8 @@
 //! `events`: the ledger, one event a line.
 //!
 //! What is there is read in pages of whole records; `--follow` then stays on a stream of server-sent events and, when
-//! it breaks, resumes after the last event it printed. Lines are padded to fixed widths rather than to the page, so
-//! that they stream and still align.
+//! it breaks, resumes after the last event it printed. Columns are as wide as what was printed so far needs, and never
+//! become narrower, so that lines stream and still align.
 //!
 //! Kept: an event is printed once and in order, across pages, reconnects and servers.
 
@@ -48,11 +48,14 @@ const COLUMNS: &[(Column, usize)] = &[
     (column("ACTOR", "/actor", Show::Text), 16),
     (column("KIND", "/kind", Show::Text), 24),
     (column("TARGET", "/target", Show::Text), 24),
-    (column("CHANGE", "/change", Show::Text), 0),
-    (column("REASON", "/reason", Show::Text), 0),
-    (column("CAUSE", "/cause", Show::Text), 0),
+    (column("CHANGE", "/change", Show::Text), 24),
+    (column("REASON", "/reason", Show::Text), 16),
+    (column("CAUSE", "/cause", Show::Text), 8),
     (column("TRACE", "/trace_id", Show::Text), 0),
 ];
+
+/// Widest padding: one long sentence must not push every other line off the screen.
+const WIDEST: usize = 60;
 
 const CSV_COLUMNS: &[Column] = &[
     column("SEQ", "/seq", Show::Text),
@@ -150,6 +153,7 @@ struct Sink {
     printer: Printer,
     last: Option<Address>,
     printed: bool,
+    widths: Vec<usize>,
 }
 
 impl Sink {
@@ -158,6 +162,7 @@ impl Sink {
             printer,
             last: None,
             printed: false,
+            widths: COLUMNS.iter().map(|(_, width)| *width).collect(),
         }
     }
 
@@ -173,15 +178,23 @@ impl Sink {
         print(&self.text(&fresh, first)?)
     }
 
-    fn text(&self, events: &[Value], first: bool) -> Result<String, CliError> {
+    fn text(&mut self, events: &[Value], first: bool) -> Result<String, CliError> {
         match self.printer.format {
             Format::Table => {
-                let mut text = String::new();
+                let mut lines: Vec<Vec<String>> = Vec::with_capacity(events.len() + 1);
                 if first && !self.printer.no_headers {
-                    text.push_str(&line(|column| column.header.to_owned()));
+                    lines.push(COLUMNS.iter().map(|(column, _)| column.header.to_owned()).collect());
                 }
-                text.extend(events.iter().map(|event| line(|column| self.cell(column, event))));
-                Ok(text)
+                let cells = |event| COLUMNS.iter().map(|(column, _)| cell(column, event)).collect();
+                lines.extend(events.iter().map(cells));
+                for (at, width) in self.widths.iter_mut().enumerate() {
+                    let fits = lines
+                        .iter()
+                        .map(|line| line[at].chars().count())
+                        .filter(|n| *n <= WIDEST);
+                    *width = fits.max().unwrap_or_default().max(*width);
+                }
+                Ok(lines.iter().map(|line| padded(line, &self.widths)).collect())
             }
             Format::Json => Ok(events
                 .iter()
@@ -197,15 +210,6 @@ impl Sink {
         }
     }
 
-    fn cell(&self, column: &Column, event: &Value) -> String {
-        let cell = column.cell(event, chrono::DateTime::UNIX_EPOCH);
-        // A server that has no sentence for an event still has its data.
-        match (column.pointer, event.get("data")) {
-            ("/change", Some(data)) if cell == "-" => plain(data).replace(char::is_control, " "),
-            _ => cell,
-        }
-    }
-
     fn finish(&self) -> Result<(), CliError> {
         match (self.printer.format, self.printed) {
             (Format::Json, true) => print("\n]\n"),
@@ -215,12 +219,20 @@ impl Sink {
     }
 }
 
-fn line(cell: impl Fn(&Column) -> String) -> String {
+fn cell(column: &Column, event: &Value) -> String {
+    let cell = column.cell(event, chrono::DateTime::UNIX_EPOCH);
+    // A server that has no sentence for an event still has its data.
+    match (column.pointer, event.get("data")) {
+        ("/change", Some(data)) if cell == "-" => plain(data).replace(char::is_control, " "),
+        _ => cell,
+    }
+}
+
+fn padded(cells: &[String], widths: &[usize]) -> String {
     let mut text = String::new();
-    for (column, width) in COLUMNS {
-        let value = cell(column);
-        let fill = width.saturating_sub(value.chars().count());
-        text.push_str(&value);
+    for (cell, width) in cells.iter().zip(widths) {
+        let fill = width.saturating_sub(cell.chars().count());
+        text.push_str(cell);
         text.extend(std::iter::repeat_n(' ', fill + 2));
     }
     text.truncate(text.trim_end().len());
@@ -369,14 +381,35 @@ mod tests {
 
     #[test]
     fn one_event_a_line() {
-        let sink = sink(Format::Table);
+        let mut sink = sink(Format::Table);
         insta::assert_snapshot!(sink.text(&[event(12, 0), event(12, 1)], true).unwrap());
         assert_eq!(sink.text(&[event(12, 0)], false).unwrap().lines().count(), 1);
     }
 
     #[test]
+    fn columns_stand_below_each_other_whatever_is_in_them() {
+        let mut sink = sink(Format::Table);
+        let mut long = event(13, 0);
+        long["target"] = json!("GPU-5c8b0d4e-8a3c-4f1e-9b1a-0123456789ab");
+        long["change"] = json!("a longer sentence than the others have here");
+        let mut longest = event(14, 0);
+        longest["reason"] = json!("x".repeat(500));
+        let text =
+            sink.text(&[event(12, 0), long, longest], true).unwrap() + &sink.text(&[event(15, 0)], false).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        let begins = |line: &str, what: &str| line.find(what).unwrap();
+        for (line, change) in [(1, "on node-a"), (2, "a longer"), (3, "on node-a"), (4, "on node-a")] {
+            assert_eq!(begins(lines[line], change), begins(lines[0], "CHANGE"), "{text}");
+        }
+        for line in [1, 2, 4] {
+            assert_eq!(begins(lines[line], "most free"), begins(lines[0], "REASON"), "{text}");
+            assert_eq!(begins(lines[line], "00ff"), begins(lines[0], "TRACE"), "{text}");
+        }
+    }
+
+    #[test]
     fn json_pages_join_to_one_array() {
-        let sink = sink(Format::Json);
+        let mut sink = sink(Format::Json);
         let text = sink.text(&[event(1, 0), event(1, 1)], true).unwrap()
             + &sink.text(&[event(2, 0)], false).unwrap()
             + "\n]\n";

@@ -5,11 +5,12 @@
 //!
 //! Kept: a ledger that fails the check is exit 8 with the first bad sequence, never a warning; a missing one is exit 4.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use chrono::{DateTime, Utc};
 use clap::Args;
 use serde_json::Value;
+use tidemill_client::ServerUrl;
 
 use super::lists::SourceArgs;
 use crate::cli::GlobalArgs;
@@ -65,7 +66,7 @@ pub struct ExportArgs {
     /// Only this tenant's commits; hashes stand in for the others'
     #[arg(long, value_name = "NAME")]
     pub tenant: Option<String>,
-    /// Which ledger; the default data directory if left out. (`--file` is what `review` reads, not a source here.)
+    /// Read the embedded ledger in this directory [default: the user's data directory]
     #[arg(long, value_name = "DIR", conflicts_with = "nats")]
     pub data: Option<PathBuf>,
     /// Read the ledger from this NATS server
@@ -94,21 +95,61 @@ fn parse_end(text: &str) -> Result<End, String> {
         .map_err(|_| format!("`{text}` is neither a sequence nor a time (RFC 3339, or how long ago)"))
 }
 
-/// The ledger meant when none is named: `TIDEMILL_DATA`, `TIDEMILL_NATS`, else where `up` keeps it.
-pub fn source_or_default(source: Option<Source>) -> Source {
-    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-    source
+fn variable(name: &str) -> Option<std::ffi::OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
+/// Where a ledger of this machine lies: `TIDEMILL_DATA`, else where `up` keeps it.
+pub(super) fn data_dir() -> PathBuf {
+    variable("TIDEMILL_DATA").map_or_else(paths::default_data_dir, PathBuf::from)
+}
+
+/// The ledger meant: the one named, else `TIDEMILL_DATA`, `TIDEMILL_NATS`, else where `up` keeps it. A server that was
+/// named is never asked, so the default directory is taken only where it is that server's own.
+fn source_or_default(source: Option<Source>, servers: &[ServerUrl]) -> Result<Source, CliError> {
+    let nats = || variable("TIDEMILL_NATS")?.into_string().ok();
+    let named = source
         .or_else(|| variable("TIDEMILL_DATA").map(|dir| Source::Data(dir.into())))
-        .or_else(|| {
-            let url = variable("TIDEMILL_NATS")?.into_string().ok()?;
-            Some(Source::Nats(url))
-        })
-        .unwrap_or_else(|| Source::Data(paths::default_data_dir()))
+        .or_else(|| nats().map(Source::Nats));
+    if let Some(source) = named {
+        return Ok(source);
+    }
+    let default = paths::default_data_dir();
+    let api = last_api(&default);
+    let own = |server| api.as_ref().is_some_and(|api| same_server(api, server));
+    if servers.is_empty() || servers.iter().any(own) {
+        return Ok(Source::Data(default));
+    }
+    let servers: Vec<String> = servers.iter().map(ToString::to_string).collect();
+    Err(CliError::usage(
+        format!(
+            "this reads the log itself and never asks a server, and where the log of {} lies was not said",
+            servers.join(", ")
+        ),
+        "name the log: --data DIR (the server's data directory, on its machine), --nats URL (the cluster's NATS) or, \
+         with verify, --file EXPORT",
+    ))
+}
+
+/// Where the process that last served from a data directory answered.
+pub(super) fn last_api(data: &Path) -> Option<ServerUrl> {
+    let text = std::fs::read_to_string(data.join("endpoints.json")).ok()?;
+    let endpoints: Value = serde_json::from_str(&text).ok()?;
+    endpoints.get("api")?.as_str()?.parse().ok()
+}
+
+/// Whether two addresses are one server: equal, or one port of this machine under two of its names.
+pub(super) fn same_server(a: &ServerUrl, b: &ServerUrl) -> bool {
+    let loopback = |server: &ServerUrl| {
+        let host = server.host();
+        host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+    };
+    a == b || (a.port() == b.port() && loopback(a) && loopback(b))
 }
 
 /// Runs `verify`.
 pub async fn verify(args: VerifyArgs, global: &GlobalArgs) -> Result<(), CliError> {
-    let source = source_or_default(args.source.source());
+    let source = source_or_default(args.source.source(), &global.named_servers)?;
     let report = offline::verify(&source, args.against).await?;
     print(&global.printer().object(&report)?)?;
     if report.get("ok").and_then(Value::as_bool) == Some(true) {
@@ -127,8 +168,9 @@ pub async fn verify(args: VerifyArgs, global: &GlobalArgs) -> Result<(), CliErro
 }
 
 /// Runs `export`.
-pub async fn export(args: ExportArgs, _global: &GlobalArgs) -> Result<(), CliError> {
-    let source = source_or_default(args.data.map(Source::Data).or(args.nats.map(Source::Nats)));
+pub async fn export(args: ExportArgs, global: &GlobalArgs) -> Result<(), CliError> {
+    let source = args.data.map(Source::Data).or(args.nats.map(Source::Nats));
+    let source = source_or_default(source, &global.named_servers)?;
     offline::export(&source, args.from, args.to, args.tenant.as_deref(), &args.file).await
 }
 
@@ -136,6 +178,27 @@ pub async fn export(args: ExportArgs, _global: &GlobalArgs) -> Result<(), CliErr
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn a_named_log_is_taken_and_a_named_server_is_no_log() {
+        let server = |text: &str| text.parse::<ServerUrl>().unwrap();
+        let named = Source::Nats("nats://n:4222".to_owned());
+        let source = source_or_default(Some(named.clone()), &[server("http://elsewhere:7070")]);
+        assert_eq!(source.unwrap(), named);
+        assert!(same_server(
+            &server("http://127.0.0.1:7070"),
+            &server("http://localhost:7070/")
+        ));
+        assert!(!same_server(
+            &server("http://127.0.0.1:7070"),
+            &server("http://127.0.0.1:7071")
+        ));
+        assert!(!same_server(&server("http://a:7070"), &server("http://localhost:7070")));
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(last_api(dir.path()), None);
+        std::fs::write(dir.path().join("endpoints.json"), r#"{"api":"http://127.0.0.1:9"}"#).unwrap();
+        assert_eq!(last_api(dir.path()), Some(server("http://127.0.0.1:9")));
+    }
 
     #[test]
     fn anchors_and_ends() {

@@ -9,6 +9,9 @@
 use chrono::{DateTime, Utc};
 use clap::Args;
 use serde_json::Value;
+use tidemill_domain::time::Timestamp;
+use tidemill_domain::unit::NameError;
+use tidemill_projections::filter::{Filter, supplies};
 
 use super::follow;
 use crate::api::Query;
@@ -148,6 +151,26 @@ impl Filters {
         query.with_some("since", self.since.map(rfc3339))
     }
 
+    /// The same, for a ledger that is read here.
+    fn filter(&self) -> Result<Filter, CliError> {
+        let words = |text: &Option<String>| -> Vec<String> {
+            let parts = text.iter().flat_map(|text| text.split(','));
+            let parts = parts.map(str::trim).filter(|part| !part.is_empty());
+            parts.map(str::to_owned).collect()
+        };
+        let tenant = self.tenant.as_deref().map(str::parse);
+        Ok(Filter {
+            state: words(&self.state),
+            supply: supplies(&words(&self.supply)).map_err(|e| CliError::usage(e.to_string(), e.next()))?,
+            provider: words(&self.provider),
+            tenant: tenant
+                .transpose()
+                .map_err(|e: NameError| CliError::usage(e.to_string(), "correct --tenant"))?,
+            since: self.since.map(Timestamp::from),
+            ..Filter::default()
+        })
+    }
+
     /// Whether a row passes. A field the row does not have was the server's to judge.
     fn passes(&self, row: &Value) -> bool {
         let fields =
@@ -184,7 +207,7 @@ pub async fn run(list: List, args: ListArgs, global: &GlobalArgs) -> Result<(), 
     let source = args.source.source();
     let render = || async {
         let mut rows = match &source {
-            Some(source) => offline::rows(source, list, point).await?,
+            Some(source) => offline::rows(source, list, &args.filters.filter()?, point).await?,
             None => {
                 let query = match point {
                     Point::Latest => args.filters.query(),

@@ -50,7 +50,7 @@ pub struct LoadArgs {
     pub duration: Option<Duration>,
 }
 
-/// Runs `load`. Failed requests are its result and no error; an interrupt ends the sending and still reports.
+/// Runs `load`. Some failed requests are its result and no error, all of them are; an interrupt ends the sending and still reports.
 pub async fn run(args: LoadArgs, global: &GlobalArgs) -> Result<(), CliError> {
     let source = match (args.trace, args.rate, args.rps) {
         (Some(file), _, _) => Source::Trace(file),
@@ -84,9 +84,37 @@ pub async fn run(args: LoadArgs, global: &GlobalArgs) -> Result<(), CliError> {
         CliError::told(exit, &error)
     })?;
     match global.output {
-        Format::Table => print(&summary(&report)),
-        _ => print(&global.printer().object(&json!(report))?),
+        Format::Table => print(&summary(&report))?,
+        _ => print(&global.printer().object(&json!(report))?)?,
     }
+    verdict(&report)
+}
+
+/// Nothing was measured where no request got through: that is no result that a script may go on with.
+fn verdict(report: &LoadReport) -> Result<(), CliError> {
+    if report.sent == 0 || report.ok > 0 {
+        return Ok(());
+    }
+    let next = match report.by_status.keys().next() {
+        Some(404) => "check the path: `tidemill services` shows where each service is reached",
+        Some(_) => "see what waits with `tidemill services`, and why with `tidemill explain SERVICE`",
+        None => "check that the address is right and that a gateway listens there",
+    };
+    Err(CliError::new(
+        Exit::CheckFailed,
+        "all_failed",
+        format!("none of {} requests succeeded: {}", report.sent, kinds(report)),
+        next,
+    ))
+}
+
+/// Failures by kind, statuses spelled out.
+fn kinds(report: &LoadReport) -> String {
+    let statuses = report.by_status.iter().filter(|(status, _)| **status >= 400);
+    let statuses = statuses.map(|(status, count)| format!("{count} × status {status}"));
+    let others = report.failures.iter().filter(|(kind, _)| !kind.starts_with("status_"));
+    let others = others.map(|(kind, count)| format!("{count} × {kind}"));
+    statuses.chain(others).collect::<Vec<_>>().join(", ")
 }
 
 fn progress_line(progress: &Progress) -> String {

@@ -15,13 +15,14 @@ use crate::output::note;
 const EXAMPLES: &str = "\
 Examples:
   tidemill logs inst-7k2
+  tidemill logs hello
   tidemill logs inst-7k2 -f | grep ERROR";
 
 /// Arguments of `logs`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct LogsArgs {
-    /// The instance, or a unique prefix of its id
+    /// The instance, a unique prefix of its id, or a service that has one instance only
     pub instance: String,
     /// Go on as output comes
     #[arg(short, long)]

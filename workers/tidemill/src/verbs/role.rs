@@ -357,7 +357,8 @@ pub async fn agent(args: AgentArgs, global: &GlobalArgs) -> Result<(), CliError>
 }
 
 fn servers(global: &GlobalArgs, more: Vec<ServerUrl>) -> Vec<ServerUrl> {
-    global.server.iter().cloned().chain(more).collect()
+    // Where only `--server A B` left a second one over, the first was named too.
+    global.servers().into_iter().chain(more).collect()
 }
 
 fn required_token(global: &GlobalArgs, role: &str) -> Result<Token, CliError> {

@@ -8,17 +8,18 @@ use chrono::{DateTime, Utc};
 use clap::Args;
 use serde_json::json;
 
-use super::workload::{report, wait_if_asked};
+use super::workload::{changed_services, report, wait_if_asked};
 use crate::api::Query;
 use crate::cli::GlobalArgs;
 use crate::exit::CliError;
 use crate::target::Target;
-use crate::time::{parse_duration, parse_instant, rfc3339};
+use crate::time::{parse_duration, parse_later, rfc3339};
 
 const EXAMPLES: &str = "\
 Examples:
   tidemill scale hello 4
   tidemill scale hello 20 --for 2h
+  tidemill scale hello 20 --from 30m --to 2h
   tidemill scale hello 20 --from 2026-11-11T00:00:00Z --to 2026-11-12T00:00:00Z
   tidemill scale hello --auto";
 
@@ -26,7 +27,7 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ScaleArgs {
-    /// The service: NAME, service/NAME or service/TENANT/NAME
+    /// The service: NAME, TENANT/NAME, or either behind `service/`
     pub service: String,
     /// How many replicas
     #[arg(required_unless_present = "auto", conflicts_with = "auto")]
@@ -34,13 +35,13 @@ pub struct ScaleArgs {
     /// End the override: back to what the service's file says
     #[arg(long, conflicts_with_all = ["from", "to", "span"])]
     pub auto: bool,
-    /// When the override begins (now, if left out)
-    #[arg(long, value_name = "TIME", value_parser = parse_instant, requires = "to")]
+    /// When the override begins: RFC 3339, or how long from now [default: now]
+    #[arg(long, value_name = "TIME", value_parser = parse_later)]
     pub from: Option<DateTime<Utc>>,
-    /// When it ends
-    #[arg(long, value_name = "TIME", value_parser = parse_instant, conflicts_with = "span")]
+    /// When it ends: RFC 3339, or how long from now [default: until --auto]
+    #[arg(long, value_name = "TIME", value_parser = parse_later, conflicts_with = "span")]
     pub to: Option<DateTime<Utc>>,
-    /// How long it lasts
+    /// How long it lasts, from its begin
     #[arg(long = "for", id = "span", value_name = "DURATION", value_parser = parse_duration)]
     pub span: Option<Duration>,
     /// Tenant of the service
@@ -67,5 +68,5 @@ pub async fn run(args: ScaleArgs, global: &GlobalArgs) -> Result<(), CliError> {
     let server = global.connect()?;
     let answer = server.post(&target.path("scale"), &Query::default(), &body).await?;
     report(&answer, &format!("{target}: scale accepted"), global)?;
-    wait_if_asked(&server, args.wait, &answer, &[target]).await
+    wait_if_asked(&server, args.wait, &answer, &changed_services(&answer)).await
 }

@@ -10,17 +10,19 @@
 
 use std::collections::BTreeSet;
 use std::io::{IsTerminal, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use clap::Args;
 use serde_json::{Value, json};
+use tidemill_door::workload::MAX_INPUT_BYTES;
 
 use super::follow::until_interrupt;
 use crate::api::{self, Query, Server};
 use crate::cli::GlobalArgs;
 use crate::exit::{CliError, Exit};
+use crate::output::column::bytes;
 use crate::output::lists::List;
 use crate::output::{Format, note, print};
 use crate::target::{DEFAULT_TENANT, Target};
@@ -32,11 +34,20 @@ Examples:
   tidemill apply -f chat.yaml --dry-run
   sed s/v1/v2/ chat.yaml | tidemill apply -f -";
 
-const TARGET_EXAMPLES: &str = "\
+const DELETE_EXAMPLES: &str = "\
+Examples:
+  tidemill delete service/hello
+  tidemill delete acme/chat --yes --wait 60s";
+
+const STOP_EXAMPLES: &str = "\
 Examples:
   tidemill stop service/hello
+  tidemill stop acme/chat --wait 60s";
+
+const START_EXAMPLES: &str = "\
+Examples:
   tidemill start service/hello --wait 60s
-  tidemill delete service/acme/chat";
+  tidemill start acme/chat";
 
 /// How often a waited-for service is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(150);
@@ -59,11 +70,40 @@ pub struct ApplyArgs {
     pub dry_run: bool,
 }
 
-/// Arguments of `delete`, `stop` and `start`.
+/// Arguments of `stop`.
 #[derive(Debug, Args)]
-#[command(after_help = TARGET_EXAMPLES)]
+#[command(after_help = STOP_EXAMPLES)]
+pub struct StopArgs {
+    /// What is stopped.
+    #[command(flatten)]
+    pub target: TargetArgs,
+}
+
+/// Arguments of `start`.
+#[derive(Debug, Args)]
+#[command(after_help = START_EXAMPLES)]
+pub struct StartArgs {
+    /// What is started.
+    #[command(flatten)]
+    pub target: TargetArgs,
+}
+
+/// Arguments of `delete`.
+#[derive(Debug, Args)]
+#[command(after_help = DELETE_EXAMPLES)]
+pub struct DeleteArgs {
+    /// What is deleted.
+    #[command(flatten)]
+    pub target: TargetArgs,
+    /// Do not ask before deleting
+    #[arg(long, short = 'y')]
+    pub yes: bool,
+}
+
+/// The workload that `delete`, `stop` and `start` are about.
+#[derive(Debug, Args)]
 pub struct TargetArgs {
-    /// The workload: NAME, service/NAME or service/TENANT/NAME
+    /// The workload: NAME, TENANT/NAME, or either behind `service/`
     #[arg(value_name = "KIND/NAME")]
     pub target: String,
     /// Tenant of the workload
@@ -72,9 +112,6 @@ pub struct TargetArgs {
     /// Wait until it is done
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub wait: Option<Duration>,
-    /// Do not ask before deleting
-    #[arg(long, short = 'y')]
-    pub yes: bool,
 }
 
 /// Runs `apply`.
@@ -93,7 +130,7 @@ pub async fn apply(args: ApplyArgs, global: &GlobalArgs) -> Result<(), CliError>
     let targets = changed_services(&answer);
     wait_if_asked(&server, args.wait, &answer, &targets).await?;
     if let (Format::Table, Some(first)) = (global.output, targets.first()) {
-        let name = &first.name;
+        let name = first.short();
         note(&format!(
             "next: tidemill services; tidemill instances; tidemill events --about {name}"
         ));
@@ -101,16 +138,22 @@ pub async fn apply(args: ApplyArgs, global: &GlobalArgs) -> Result<(), CliError>
     Ok(())
 }
 
+/// Runs `delete`.
+pub async fn delete(args: DeleteArgs, global: &GlobalArgs) -> Result<(), CliError> {
+    if !args.yes {
+        let target = Target::parse(&args.target.target, args.target.tenant.as_deref())?;
+        confirm_deletion(&global.connect()?, &target).await?;
+    }
+    command("delete", args.target, global).await
+}
+
 /// Runs `delete`, `stop` or `start`.
 pub async fn command(verb: &str, args: TargetArgs, global: &GlobalArgs) -> Result<(), CliError> {
     let target = Target::parse(&args.target, args.tenant.as_deref())?;
     let server = global.connect()?;
-    if verb == "delete" && !args.yes {
-        confirm_deletion(&server, &target).await?;
-    }
     let answer = server.post(&target.path(verb), &Query::default(), &json!({})).await?;
     report(&answer, &format!("{target}: {verb} accepted"), global)?;
-    wait_if_asked(&server, args.wait, &answer, &[target]).await
+    wait_if_asked(&server, args.wait, &answer, &changed_services(&answer)).await
 }
 
 /// Says what would go and asks, where a person sits in front of it; a script has said what it wants.
@@ -120,13 +163,16 @@ async fn confirm_deletion(server: &Server, target: &Target) -> Result<(), CliErr
         return Ok(());
     }
     let rows = server
-        .get(List::Services.path(), &Query::default().with("tenant", &target.tenant))
+        .get(
+            List::Services.path(),
+            &Query::default().with_some("tenant", target.tenant.as_ref()),
+        )
         .await?;
     let row = rows
         .as_array()
         .into_iter()
         .flatten()
-        .find(|row| row["name"] == target.name.as_str());
+        .find(|row| target.is(row) || (target.tenant.is_none() && row["name"] == target.name.as_str()));
     let ready = row.and_then(|row| row["ready"].as_u64()).unwrap_or(0);
     note(&format!(
         "{target} and its {ready} ready replicas will be gone. Delete it? [y/N]"
@@ -144,26 +190,44 @@ async fn confirm_deletion(server: &Server, target: &Target) -> Result<(), CliErr
     ))
 }
 
-fn read(file: &PathBuf) -> Result<Bytes, CliError> {
+/// The file's bytes, at most as many as a server reads.
+fn read(file: &Path) -> Result<Bytes, CliError> {
     let unreadable = |error: std::io::Error| {
+        let next = match error.kind() {
+            std::io::ErrorKind::IsADirectory => "name the file in it; several documents fit one file, between `---`",
+            _ => "check the path; `-f -` reads stdin",
+        };
+        let code = "file_unreadable";
         CliError::new(
             Exit::Error,
-            "file_unreadable",
+            code,
             format!("{} cannot be read: {error}", file.display()),
-            "check the path; `-f -` reads stdin",
+            next,
         )
     };
+    let mut text = Vec::new();
+    let limit = MAX_INPUT_BYTES as u64 + 1;
     if file.as_os_str() == "-" {
-        let mut text = Vec::new();
-        std::io::stdin().lock().read_to_end(&mut text).map_err(unreadable)?;
-        return Ok(text.into());
+        std::io::stdin().lock().take(limit).read_to_end(&mut text)
+    } else {
+        std::fs::File::open(file).and_then(|file| file.take(limit).read_to_end(&mut text))
     }
-    std::fs::read(file).map(Bytes::from).map_err(unreadable)
+    .map_err(unreadable)?;
+    if text.len() > MAX_INPUT_BYTES {
+        return Err(CliError::new(
+            Exit::Error,
+            "too_large",
+            format!("{} is larger than {}", file.display(), bytes(MAX_INPUT_BYTES as u64)),
+            "check that it is a workload file",
+        ));
+    }
+    Ok(text.into())
 }
 
 /// Prints what a command changed: a line for each change, or the whole answer in machine formats.
 pub fn report(answer: &Value, otherwise: &str, global: &GlobalArgs) -> Result<(), CliError> {
     let changes = answer.get("changes").and_then(Value::as_array);
+    let dry_run = answer.get("dry_run").and_then(Value::as_bool) == Some(true);
     let warnings = answer.get("warnings").and_then(Value::as_array);
     for warning in warnings.into_iter().flatten().filter_map(Value::as_str) {
         note(&format!("warning: {warning}"));
@@ -171,7 +235,7 @@ pub fn report(answer: &Value, otherwise: &str, global: &GlobalArgs) -> Result<()
     match global.output {
         Format::Table => {
             let lines: Vec<String> = match changes {
-                Some(changes) => changes.iter().map(change_line).collect(),
+                Some(changes) => changes.iter().map(|change| change_line(change, dry_run)).collect(),
                 None => vec![otherwise.to_owned()],
             };
             print(&lines.iter().map(|line| format!("{line}\n")).collect::<String>())
@@ -184,7 +248,7 @@ pub fn report(answer: &Value, otherwise: &str, global: &GlobalArgs) -> Result<()
     }
 }
 
-fn change_line(change: &Value) -> String {
+fn change_line(change: &Value, dry_run: bool) -> String {
     let text = |key: &str| change.get(key).and_then(Value::as_str).unwrap_or_default();
     let tenant = match text("tenant") {
         "" | DEFAULT_TENANT => String::new(),
@@ -198,10 +262,16 @@ fn change_line(change: &Value) -> String {
         "" => String::new(),
         sentence => format!(": {sentence}"),
     };
-    format!("{kind}/{tenant}{} {}{sentence}", text("name"), text("action"))
+    let action = match (dry_run, text("action")) {
+        (false, action) => action.to_owned(),
+        (true, "unchanged") => "would stay unchanged".to_owned(),
+        (true, action) => format!("would be {action}"),
+    };
+    format!("{kind}/{tenant}{} {action}{sentence}", text("name"))
 }
 
-fn changed_services(answer: &Value) -> Vec<Target> {
+/// The services a command was about, each with the tenant that it turned out to be of.
+pub fn changed_services(answer: &Value) -> Vec<Target> {
     let text = |change: &Value, key: &str| change.get(key).and_then(Value::as_str).map(str::to_owned);
     answer
         .get("changes")
@@ -211,7 +281,7 @@ fn changed_services(answer: &Value) -> Vec<Target> {
         .filter(|change| text(change, "kind").is_none_or(|kind| kind == "service"))
         .filter_map(|change| {
             Some(Target {
-                tenant: text(change, "tenant").unwrap_or_else(|| DEFAULT_TENANT.to_owned()),
+                tenant: text(change, "tenant"),
                 name: text(change, "name")?,
             })
         })
@@ -292,10 +362,7 @@ async fn settle(
 fn missing_of(rows: &[Value], targets: &[Target]) -> Vec<Missing> {
     let mut missing = Vec::new();
     for target in targets {
-        let row = rows.iter().find(|row| {
-            let is = |key: &str, value: &str| row.get(key).and_then(Value::as_str) == Some(value);
-            is("name", &target.name) && is("tenant", &target.tenant)
-        });
+        let row = rows.iter().find(|row| target.is(row));
         // A deleted service has no row, and that is as desired.
         if let Some(row) = row
             && !settled(row)
@@ -329,7 +396,7 @@ async fn not_placed(server: &Server, wait: Duration, missing: &[Missing]) -> Cli
         };
         let reason = dominant_reason(server, target, row.as_ref()).await;
         lines.push(format!("{target}: {count}: {reason}"));
-        seen.insert(target.name.clone());
+        seen.insert(target.short());
     }
     let names: Vec<String> = seen.into_iter().collect();
     CliError::new(
@@ -350,7 +417,7 @@ async fn not_placed(server: &Server, wait: Duration, missing: &[Missing]) -> Cli
 /// What the control plane says is in the way; the service's own reason where it cannot be asked.
 async fn dominant_reason(server: &Server, target: &Target, row: Option<&Value>) -> String {
     let path = format!("/v1/explain/{}", api::segment(&target.name));
-    let query = Query::default().with("tenant", &target.tenant);
+    let query = Query::default().with_some("tenant", target.tenant.as_ref());
     let explained = server
         .with_timeout(Duration::from_secs(2))
         .get(&path, &query)
@@ -376,12 +443,27 @@ mod tests {
             {"kind": "service", "tenant": "default", "name": "hello", "action": "created", "sentence": "2 replicas on cpu"},
             {"kind": "service", "tenant": "acme", "name": "chat", "action": "unchanged"},
         ]});
-        let lines: Vec<String> = answer["changes"].as_array().unwrap().iter().map(change_line).collect();
+        let lines: Vec<String> = answer["changes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|c| change_line(c, false))
+            .collect();
         assert_eq!(
             lines.join("\n"),
             "service/hello created: 2 replicas on cpu\nservice/acme/chat unchanged"
         );
         assert_eq!(changed_services(&answer).len(), 2);
+        let lines: Vec<String> = answer["changes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|c| change_line(c, true))
+            .collect();
+        assert_eq!(
+            lines.join("\n"),
+            "service/hello would be created: 2 replicas on cpu\nservice/acme/chat would stay unchanged"
+        );
     }
 
     #[test]
