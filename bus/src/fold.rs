@@ -119,9 +119,8 @@ impl Fold {
 
     /// Checks and applies a record that was prepared. Changed entities are added to `touched`.
     pub fn prepared(&mut self, prepared: Prepared, touched: &mut Touched) -> Result<FoldedRecord, FoldError> {
-        let record = self.chain.check_hashed(prepared.hashed)?;
+        let FoldedRecord { record, commits } = prepared.follow(&mut self.chain)?;
         let sequence = record.header.sequence;
-        let commits = prepared.commits?;
         self.state
             .apply_record(sequence, &commits, touched)
             .map_err(|source| FoldError::Apply { sequence, source })?;
@@ -174,6 +173,13 @@ impl Prepared {
     #[must_use]
     pub fn sequence(&self) -> u64 {
         self.hashed.sequence()
+    }
+
+    /// Checks that it is the one that must come next, and moves `chain` on.
+    pub fn follow(self, chain: &mut ChainReader) -> Result<FoldedRecord, FoldError> {
+        let record = chain.check_hashed(self.hashed)?;
+        let commits = self.commits?;
+        Ok(FoldedRecord { record, commits })
     }
 }
 

@@ -154,6 +154,41 @@ pub struct CommitHeader {
     pub recorded_at: Timestamp,
 }
 
+impl CommitHeader {
+    /// Its postcard encoding. Arrays of bytes stand in it as they are, and serde would take them byte by byte: here
+    /// and in [`CommitHeader::decode`] they are copied whole.
+    fn encode_into(&self, mut out: Vec<u8>) -> Vec<u8> {
+        for bytes in [&self.id, &self.command.0, &self.body_hash] {
+            out.extend_from_slice(bytes);
+        }
+        let rest = (&self.actor, &self.cause, &self.trace, &self.recorded_at);
+        postcard::to_extend(&rest, out).expect("a Vec takes any number of bytes")
+    }
+
+    fn decode(bytes: &[u8]) -> Result<(Self, &[u8]), DecodeError> {
+        let (arrays, rest) = bytes
+            .split_first_chunk::<48>()
+            .ok_or_else(|| DecodeError::Commit("header: it is cut off".into()))?;
+        let array = |n: usize| {
+            let mut out = [0; 16];
+            out.copy_from_slice(&arrays[16 * n..16 * (n + 1)]);
+            out
+        };
+        let ((actor, cause, trace, recorded_at), rest) =
+            postcard::take_from_bytes(rest).map_err(|e| DecodeError::Commit(format!("header: {e}")))?;
+        let header = Self {
+            id: array(0),
+            command: CommandId(array(1)),
+            body_hash: array(2),
+            actor,
+            cause,
+            trace,
+            recorded_at,
+        };
+        Ok((header, rest))
+    }
+}
+
 /// A commit.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Commit {
@@ -168,7 +203,7 @@ impl Commit {
     pub fn encode_into(header: &CommitHeader, events: &[Event], out: Vec<u8>, scratch: &mut Vec<u8>) -> Vec<u8> {
         let mut out = out;
         out.push(COMMIT_FORMAT);
-        let mut out = postcard::to_extend(header, out).expect("a Vec takes any number of bytes");
+        let mut out = header.encode_into(out);
         put_varint(&mut out, events.len() as u64);
         for event in events {
             let (kind, version) = event.kind();
@@ -229,8 +264,7 @@ impl<'a> RawEvents<'a> {
                 "format {format} is unknown to this build; it was written by a newer release"
             )));
         }
-        let (header, mut bytes) =
-            postcard::take_from_bytes(bytes).map_err(|e| DecodeError::Commit(format!("header: {e}")))?;
+        let (header, mut bytes) = CommitHeader::decode(bytes)?;
         let left = take_varint(&mut bytes)?;
         // Each event takes at least three bytes; a larger count is damage, not a reason to reserve memory.
         if left > bytes.len() as u64 {
@@ -287,4 +321,43 @@ fn take_varint(bytes: &mut &[u8]) -> Result<u64, DecodeError> {
         }
     }
     Err(DecodeError::Commit("a number is too long".into()))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_header_is_stored_as_postcard_would() {
+        let trace = TraceContext {
+            trace_id: [7; 16],
+            span_id: [8; 8],
+            flags: 1,
+        };
+        let worker = Actor::Worker {
+            role: "scheduler".into(),
+            term: 300,
+        };
+        for (actor, trace, recorded_at) in [(Actor::Local, None, -1), (worker, Some(trace), 1_767_225_600_000_000)] {
+            let header = CommitHeader {
+                id: [1; 16],
+                command: CommandId(std::array::from_fn(|n| n as u8)),
+                body_hash: [0xff; 16],
+                actor,
+                cause: Cause::Event(Address {
+                    sequence: 9,
+                    index: 300,
+                }),
+                trace,
+                recorded_at: Timestamp(recorded_at),
+            };
+            let bytes = header.encode_into(Vec::new());
+            assert_eq!(bytes, postcard::to_stdvec(&header).unwrap());
+            assert_eq!(CommitHeader::decode(&bytes).unwrap(), (header, &[][..]));
+            for cut in 0..bytes.len() {
+                assert!(CommitHeader::decode(&bytes[..cut]).is_err(), "{cut}");
+            }
+        }
+    }
 }

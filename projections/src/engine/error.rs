@@ -1,8 +1,8 @@
 //! Why the tables are stale, why a batch failed, why the engine does not advance.
 
 use tidemill_bus::chain::ChainError;
+use tidemill_bus::fold::FoldError;
 use tidemill_bus::ledger::ReadError;
-use tidemill_domain::events::DecodeError;
 use tidemill_domain::state::ApplyError;
 
 /// Why the tables are not those of this ledger, or not of this build.
@@ -50,14 +50,9 @@ pub enum ProjectError {
     /// The ledger does not hold.
     #[error(transparent)]
     Chain(#[from] ChainError),
-    /// An event that this build cannot read.
-    #[error("record {sequence}: {error}")]
-    Decode {
-        /// Where.
-        sequence: u64,
-        /// What.
-        error: DecodeError,
-    },
+    /// A record's commits cannot be read by this build.
+    #[error(transparent)]
+    Decode(FoldError),
     /// An event that does not fit the state.
     #[error(transparent)]
     Apply(#[from] ApplyError),
@@ -91,7 +86,7 @@ impl SessionError {
             SessionError::Project(error) => match error {
                 ProjectError::Stale(_) => "read_models_stale",
                 ProjectError::Chain(error) => error.code(),
-                ProjectError::Decode { .. } => "event_unreadable",
+                ProjectError::Decode(_) => "event_unreadable",
                 ProjectError::Apply(_) => "event_does_not_fit",
                 ProjectError::Sqlite(_) => "read_models_file",
                 ProjectError::Interrupted => "interrupted",
@@ -106,7 +101,7 @@ impl SessionError {
             SessionError::Read(_) | SessionError::Project(ProjectError::Chain(_) | ProjectError::Stale(_)) => {
                 "run `tidemill verify`; if the ledger is damaged, restore it from a copy that verifies"
             }
-            SessionError::Project(ProjectError::Decode { .. } | ProjectError::Apply(_)) => {
+            SessionError::Project(ProjectError::Decode(_) | ProjectError::Apply(_)) => {
                 "upgrade this server: the ledger was written by a newer release"
             }
             SessionError::Project(ProjectError::Sqlite(_) | ProjectError::Interrupted) => {

@@ -1,15 +1,17 @@
-//! The core: records in, rows out, one transaction a batch. No thread, no waiting, no clock.
+//! The core: records in, rows out, one transaction a batch. No waiting, no clock; the one thread beside it only hashes and
+//! decodes what is to come, where there is much of it.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
+use std::sync::mpsc::sync_channel;
 
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
-use tidemill_bus::chain::{ChainFault, ChainReader};
+use tidemill_bus::chain::{ChainError, ChainFault, ChainReader};
 use tidemill_bus::digest::{Anchor, Digest};
+use tidemill_bus::fold::{FoldError, FoldedRecord, Prepared};
 use tidemill_bus::identity::Genesis;
 use tidemill_bus::ledger::RawRecord;
-use tidemill_bus::record::Record;
-use tidemill_domain::commit::{Address, Commit, CommitHeader};
+use tidemill_domain::commit::{Address, CommitHeader};
 use tidemill_domain::events::Event;
 use tidemill_domain::state::{Entity, EventMeta, STATE_VERSION, State, Touched};
 use tidemill_domain::time::Timestamp;
@@ -228,30 +230,30 @@ impl Projection {
     /// Takes records, in order; those it has are skipped. Calls `committed` after each transaction.
     pub fn apply(&mut self, records: &[RawRecord], mut committed: impl FnMut(&Self)) -> Result<(), ProjectError> {
         let known = self.fold.chain.head().sequence;
-        let mut rest = &records[records.partition_point(|r| r.sequence <= known)..];
-        while let Some(raw) = rest.first().filter(|r| r.sequence <= self.cursor.sequence) {
-            self.fold.catch_up(raw, &self.cursor)?;
-            rest = &rest[1..];
-        }
-        while !rest.is_empty() {
-            let taken = self.transact(rest)?;
-            rest = &rest[taken..];
-            committed(self);
-            self.fold.point(Point::Committed)?;
-        }
-        Ok(())
+        let rest = &records[records.partition_point(|r| r.sequence <= known)..];
+        prepared(rest, |records| {
+            let mut records = records.peekable();
+            while let Some(prepared) = records.next_if(|r| r.sequence() <= self.cursor.sequence) {
+                self.fold.catch_up(prepared, &self.cursor)?;
+            }
+            while records.peek().is_some() {
+                self.transact(&mut records)?;
+                committed(self);
+                self.fold.point(Point::Committed)?;
+            }
+            Ok(())
+        })
     }
 
-    /// One transaction over the first of `records`; returns how many.
-    fn transact(&mut self, records: &[RawRecord]) -> Result<usize, ProjectError> {
+    /// One transaction over the first of `records`.
+    fn transact(&mut self, records: &mut dyn Iterator<Item = Prepared>) -> Result<(), ProjectError> {
         let fold = &mut self.fold;
         fold.dirty.clear();
         let tx = Transaction::new_unchecked(&self.conn, TransactionBehavior::Immediate)?;
         fold.point(Point::Begun)?;
-        let (mut taken, first) = (0, fold.state.events);
-        for raw in records {
-            fold.record(&tx, raw)?;
-            taken += 1;
+        let first = fold.state.events;
+        for prepared in records {
+            fold.record(&tx, prepared)?;
             fold.point(Point::Record)?;
             if fold.state.events - first >= fold.options.batch_events as u64 {
                 break;
@@ -276,40 +278,42 @@ impl Projection {
         fold.point(Point::Written)?;
         tx.commit()?;
         self.cursor = head;
-        Ok(taken)
+        Ok(())
     }
 }
 
 impl Fold {
-    fn check(&mut self, raw: &RawRecord) -> Result<Record, ProjectError> {
-        self.chain
-            .check(raw.sequence, &raw.body)
-            .map_err(|error| match error.fault {
-                // It does not follow what was read before: most likely another history has taken the ledger's place.
-                ChainFault::BrokenLink { .. } => Stale::Forked { sequence: raw.sequence }.into(),
-                _ => error.into(),
-            })
+    fn follow(&mut self, prepared: Prepared) -> Result<FoldedRecord, ProjectError> {
+        let sequence = prepared.sequence();
+        prepared.follow(&mut self.chain).map_err(|error| match error {
+            // It does not follow what was read before: most likely another history has taken the ledger's place.
+            FoldError::Chain(ChainError {
+                fault: ChainFault::BrokenLink { .. },
+                ..
+            }) => Stale::Forked { sequence }.into(),
+            FoldError::Chain(error) => error.into(),
+            unreadable => ProjectError::Decode(unreadable),
+        })
     }
 
     /// Folds a record whose rows are written.
-    fn catch_up(&mut self, raw: &RawRecord, cursor: &Anchor) -> Result<(), ProjectError> {
-        let record = self.check(raw)?;
+    fn catch_up(&mut self, prepared: Prepared, cursor: &Anchor) -> Result<(), ProjectError> {
+        let FoldedRecord { record, commits } = self.follow(prepared)?;
         let sequence = record.header.sequence;
         if sequence == cursor.sequence && record.hash != cursor.hash {
             return Err(Stale::Forked { sequence }.into());
         }
-        let commits = decode(&record)?;
         self.touched.clear();
         self.state.apply_record(sequence, &commits, &mut self.touched)?;
         Ok(())
     }
 
     /// Folds a record and writes its events.
-    fn record(&mut self, tx: &Transaction<'_>, raw: &RawRecord) -> Result<(), ProjectError> {
-        let record = self.check(raw)?;
+    fn record(&mut self, tx: &Transaction<'_>, prepared: Prepared) -> Result<(), ProjectError> {
+        let FoldedRecord { record, commits } = self.follow(prepared)?;
         let sequence = record.header.sequence;
         let mut index = 0;
-        for commit in decode(&record)? {
+        for commit in commits {
             for event in &commit.events {
                 let meta = EventMeta {
                     address: Address { sequence, index },
@@ -389,14 +393,20 @@ impl Fold {
     }
 }
 
-fn decode(record: &Record) -> Result<Vec<Commit>, ProjectError> {
-    let sequence = record.header.sequence;
-    let decode = |bytes: &[u8]| Commit::decode(bytes).map_err(|error| ProjectError::Decode { sequence, error });
-    record
-        .commits
-        .iter()
-        // The chain accepts no stand-ins here, so every slot has its bytes.
-        .filter_map(|slot| slot.bytes())
-        .map(|bytes| decode(bytes))
-        .collect()
+/// Hands `work` the records prepared: on a thread beside it, a bounded way ahead, where they are many.
+fn prepared<T>(records: &[RawRecord], work: impl FnOnce(&mut dyn Iterator<Item = Prepared>) -> T) -> T {
+    /// A thread costs as much as some hundred small records.
+    const WORTH_A_THREAD: usize = 100;
+    const AHEAD: usize = 16;
+    if records.len() < WORTH_A_THREAD {
+        return work(&mut records.iter().map(Prepared::of));
+    }
+    std::thread::scope(|scope| {
+        let (sender, receiver) = sync_channel(AHEAD);
+        scope.spawn(move || {
+            // Refused once the work has ended.
+            let _ = records.iter().try_for_each(|raw| sender.send(Prepared::of(raw)));
+        });
+        work(&mut receiver.into_iter())
+    })
 }
