@@ -191,7 +191,7 @@ fn haproxy(dir: &std::path::Path, backends: &[SocketAddr]) -> Option<Server> {
         .local_addr()
         .unwrap();
     let mut config = format!(
-        "global\n maxconn 20000\n nbthread {}\ndefaults\n mode http\n timeout connect 1s\n timeout client 120s\n \
+        "global\n maxconn 20000\n no strict-limits\n nbthread {}\ndefaults\n mode http\n timeout connect 1s\n timeout client 120s\n \
          timeout server 120s\n timeout http-request 10s\nlisten svc\n bind {port}\n balance random(2)\n option forwardfor\n",
         std::thread::available_parallelism().unwrap()
     );
@@ -328,7 +328,7 @@ async fn bench() {
     let mut subjects = vec![("gateway", Server::start("gateway", &[(BACKENDS, &backends)]))];
     match haproxy(dir.path(), &backend.addresses) {
         Some(haproxy) => subjects.push(("haproxy", haproxy)),
-        None => println!("haproxy is not installed: no comparison"),
+        None => println!("haproxy is not installed or did not start: no comparison"),
     }
     let direct = backend.addresses[0];
     let mut figures: Vec<(&str, Figures)> = subjects.iter().map(|(name, _)| (*name, Figures::default())).collect();
