@@ -48,7 +48,8 @@ pub fn files(dir: &str) -> Vec<PathBuf> {
                 if !hidden && name != "target" && name != "node_modules" {
                     open.push(path);
                 }
-            } else {
+            } else if name != ".git" {
+                // A linked checkout has a file of that name.
                 found.push(path.strip_prefix(&root).unwrap().to_path_buf());
             }
         }
