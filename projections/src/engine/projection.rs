@@ -405,7 +405,9 @@ fn prepared<T>(records: &[RawRecord], work: impl FnOnce(&mut dyn Iterator<Item =
         let (sender, receiver) = sync_channel(AHEAD);
         scope.spawn(move || {
             // Refused once the work has ended.
-            let _ = records.iter().try_for_each(|raw| sender.send(Prepared::of(raw)));
+            let _ = records
+                .iter()
+                .try_for_each(|raw| sender.send(Prepared::of(raw)).map_err(drop));
         });
         work(&mut receiver.into_iter())
     })
