@@ -11,12 +11,14 @@ use std::sync::Arc;
 use chrono::{DateTime, Utc};
 use serde_json::Value;
 use tidemill_bus::audit;
+use tidemill_bus::checkpoint::{Checkpoint, Standing};
 use tidemill_bus::digest::{Anchor, Digest};
 use tidemill_bus::embedded::EmbeddedLedger;
 use tidemill_bus::export::{self as slice, Export, ExportRequest, verify_file};
 use tidemill_bus::identity::CellName;
 use tidemill_bus::jetstream::{JetStreamLedger, Nats};
 use tidemill_bus::ledger::{Ledger, OpenError};
+use tidemill_bus::sequencer::checkpoint_path;
 use tidemill_domain::time::Timestamp;
 use tidemill_projections::engine::snapshots::{NoSnapshots, Snapshot, SnapshotSource};
 use tidemill_projections::filter::{EventFilter, Filter, List as Rows};
@@ -245,7 +247,33 @@ pub async fn verify(source: &Source, against: Option<(u64, String)>) -> Result<V
     })?;
     let mut report = serde_json::to_value(report).map_err(|e| failed("report_unreadable", &e, "report this"))?;
     report["source"] = Value::String(named(source));
+    if let (Source::Data(dir), Some(true)) = (source, report["ok"].as_bool()) {
+        witness(dir, &mut report).await?;
+    }
     Ok(report)
+}
+
+/// Asks what the data directory remembers of its ledger: an older copy that was put back is whole in itself.
+async fn witness(dir: &Path, report: &mut Value) -> Result<(), CliError> {
+    let path = checkpoint_path(dir);
+    let unread =
+        |e: &dyn std::fmt::Display| failed("checkpoint_unreadable", e, "move the file aside, then verify again");
+    let Some(known) = Checkpoint::load(&path).map_err(|e| unread(&e))? else {
+        return Ok(());
+    };
+    let (ledger, _) = open(&Source::Data(dir.to_owned())).await?;
+    let standing = known.compare(&*ledger).await.map_err(|e| unread(&e))?;
+    let first_bad = match standing {
+        Standing::Same | Standing::Behind { .. } => return Ok(()),
+        Standing::Vanished { .. } => 1,
+        Standing::Shorter { last, .. } => last + 1,
+        Standing::Forked { known, .. } => known.sequence,
+    };
+    report["ok"] = Value::Bool(false);
+    report["code"] = standing.code().into();
+    report["first_bad_seq"] = first_bad.into();
+    report["reason"] = standing.to_string().into();
+    Ok(())
 }
 
 /// Whether the source's file is there. That the system does not let it be read is an error of its own: it says nothing
@@ -352,5 +380,41 @@ async fn last(travel: &TimeTravel, end: End) -> Result<u64, CliError> {
             .sequence(At::Time(Timestamp::from(time)))
             .await
             .map_err(|e| travel_failed(&e)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use tidemill_bus::identity::{Genesis, LedgerId};
+
+    #[tokio::test]
+    async fn a_ledger_that_ends_before_what_was_known_does_not_verify() {
+        let dir = tempfile::tempdir().unwrap();
+        let genesis = Genesis::new(CellName::new("main").unwrap(), LedgerId::generate());
+        drop(EmbeddedLedger::create(&ledger_path(dir.path()), &genesis, None).unwrap());
+        let source = Source::Data(dir.path().to_owned());
+        assert_eq!(verify(&source, None).await.unwrap()["ok"], true);
+        let known = |ledger_id, sequence| Checkpoint {
+            ledger_id,
+            anchor: Anchor {
+                sequence,
+                hash: Digest::of(b"x"),
+            },
+        };
+        for (known, code) in [
+            (known(genesis.ledger_id, 5), "ledger_shorter"),
+            (known(LedgerId::generate(), 5), "ledger_vanished"),
+        ] {
+            known.save(&checkpoint_path(dir.path())).unwrap();
+            let report = verify(&source, None).await.unwrap();
+            assert_eq!(
+                (&report["ok"], &report["code"]),
+                (&false.into(), &code.into()),
+                "{report}"
+            );
+            assert_eq!(report["first_bad_seq"], 1);
+        }
     }
 }
