@@ -8,7 +8,6 @@ use tidemill_bus::identity::Genesis;
 use tidemill_bus::ledger::RawRecord;
 use tidemill_bus::sequencer::{Core, Dedupe, Now, Pending};
 use tidemill_domain::command::{Command, DeclaredService, Envelope};
-use tidemill_domain::commit::{Actor, Cause};
 use tidemill_domain::events::evidence::{InstanceTraffic, RequestCounts, TrafficMinuteClosed};
 use tidemill_domain::id::{CommandId, InstanceId, ServiceId};
 use tidemill_domain::time::{Span, Timestamp};
@@ -22,14 +21,7 @@ const SERVICES: u64 = 64;
 /// A command under the id derived from `parts`.
 pub fn ask(parts: &[u64], command: Command) -> Envelope {
     let bytes: Vec<u8> = parts.iter().flat_map(|part| part.to_le_bytes()).collect();
-    let id = CommandId::derived(&[&bytes]);
-    Envelope {
-        id,
-        actor: Actor::Local,
-        cause: Cause::Request,
-        trace: None,
-        command,
-    }
+    make::envelope(CommandId::derived(&[&bytes]), command)
 }
 
 /// Commands that declare `count` services, 64 at a time.

@@ -3,15 +3,16 @@
 use std::collections::BTreeMap;
 
 use tidemill_domain::command::{
-    Command, DeclaredService, FactBody, InstanceFact, JoinNode, OfferedDevice, ReportFacts,
+    Command, DeclaredService, Envelope, FactBody, InstanceFact, JoinNode, OfferedDevice, ReportFacts,
 };
+use tidemill_domain::commit::{Actor, Cause};
 use tidemill_domain::events::instance::{Hold, Placement};
 use tidemill_domain::events::node::{DeviceKind, Supply};
 use tidemill_domain::events::placement::Explanation;
 use tidemill_domain::events::service::{
     Class, DeviceRequest, PlacementRules, Retry, Route, Run, Runtime, Scale, ServiceSpec, Spread,
 };
-use tidemill_domain::id::{DeviceId, InstanceId, NodeId};
+use tidemill_domain::id::{CommandId, DeviceId, InstanceId, NodeId};
 use tidemill_domain::state::State;
 use tidemill_domain::time::Span;
 use tidemill_domain::unit::{Milli, Name};
@@ -169,4 +170,15 @@ pub fn instances_of(state: &State, service: &str) -> Vec<InstanceId> {
         .service_named(&Name::default_tenant(), &name(service))
         .expect("the service exists");
     service.live.iter().copied().collect()
+}
+
+/// A command of this machine's own user, untraced.
+pub fn envelope(id: CommandId, command: Command) -> Envelope {
+    Envelope {
+        id,
+        actor: Actor::Local,
+        cause: Cause::Request,
+        trace: None,
+        command,
+    }
 }

@@ -11,7 +11,7 @@ use tidemill_bus::ledger::Ledger;
 use tidemill_bus::memory::MemoryLedger;
 use tidemill_bus::sequencer::{Candidate, CandidateHandle, Role, SequencerConfig};
 use tidemill_domain::command::{Command, CreateCredential, Envelope};
-use tidemill_domain::commit::{Actor, Cause, Commit};
+use tidemill_domain::commit::Commit;
 use tidemill_domain::events::Event;
 use tidemill_domain::events::credential;
 use tidemill_domain::id::CommandId;
@@ -46,15 +46,7 @@ pub fn make_token(n: u64) -> Command {
     })
 }
 
-pub fn ask(id: CommandId, command: Command) -> Envelope {
-    Envelope {
-        id,
-        actor: Actor::Local,
-        cause: Cause::Request,
-        trace: None,
-        command,
-    }
-}
+pub use tidemill_tests::make::envelope as ask;
 
 /// A candidate and the way to end it.
 pub struct Seat {

@@ -13,7 +13,7 @@ use tidemill_bus::observations::{Block, MemoryObservations, ObservationLimits, O
 use tidemill_bus::sequencer::{Candidate, CandidateHandle, Clock, SequencerConfig};
 use tidemill_bus::view::StateView;
 use tidemill_domain::command::{Command, Envelope, FactBody, InstanceFact, ReportFacts};
-use tidemill_domain::commit::{Actor, Cause, TraceContext};
+use tidemill_domain::commit::TraceContext;
 use tidemill_domain::id::{CommandId, InstanceId, NodeId, ServiceId};
 use tidemill_domain::policy::work::{Work, node_work};
 use tidemill_domain::state::State;
@@ -25,7 +25,7 @@ use tidemill_failover::Failover;
 use tidemill_kit::observation::Body;
 use tidemill_kit::{Setup, Worker, WorkerHandle, spawn};
 use tidemill_scheduler::Scheduler;
-use tidemill_tests::make::{name, ready, started};
+use tidemill_tests::make::{envelope as untraced, name, ready, started};
 use tokio_util::sync::CancellationToken;
 
 /// Longest wait for something that should happen in milliseconds.
@@ -264,12 +264,10 @@ pub async fn holding(worker: &mut WorkerHandle) {
 }
 
 fn envelope(number: u64, command: Command) -> Envelope {
+    let id = CommandId::derived(&[b"test", &number.to_le_bytes()]);
     Envelope {
-        id: CommandId::derived(&[b"test", &number.to_le_bytes()]),
-        actor: Actor::Local,
-        cause: Cause::Request,
         trace: Some(trace(number)),
-        command,
+        ..untraced(id, command)
     }
 }
 
