@@ -17,7 +17,7 @@ mod service;
 pub mod validate;
 
 pub use facts::backoff;
-pub use rollout::ROLLOUT_TRIES;
+pub use rollout::{ROLLOUT_TRIES, fails_to_roll_out};
 
 use crate::command::{Command, Context};
 use crate::commit::Actor;

@@ -18,6 +18,12 @@ use super::service::{follow, get, not_deleting, wrong_state};
 /// Tries in a row of a new generation that fail before its rollout is halted: one failure may be the node's.
 pub const ROLLOUT_TRIES: u32 = 2;
 
+/// Whether a rollout goes on of which what it starts has failed too often in a row.
+pub fn fails_to_roll_out(service: &Service) -> bool {
+    let goes_on = service.lifecycle == Lifecycle::Active && service.advancing_from().is_some();
+    goes_on && service.failures >= ROLLOUT_TRIES
+}
+
 /// Appends the fact that the rollout is through, where it is.
 pub(super) fn settle(state: &State, context: &Context<'_>, service: &Service, events: &mut Vec<Event>) {
     if state.rollout_through(service) {
@@ -39,10 +45,10 @@ pub(super) fn halt(state: &State, id: ServiceId, generation: u64) -> Result<Vec<
             current: service.generation,
         });
     }
-    let Some(serving) = service.rolling_from().filter(|_| service.halted.is_none()) else {
+    let Some(serving) = service.advancing_from() else {
         return Ok(vec![]);
     };
-    if service.lifecycle != Lifecycle::Active || service.failures < ROLLOUT_TRIES {
+    if !fails_to_roll_out(service) {
         return Err(wrong_state(service, "its new generation has not failed often enough"));
     }
     let reason = service.last_failure.clone().unwrap_or_default();

@@ -6,8 +6,8 @@
 //! [`surge`] more than wanted at a time. The alternative, a rollout object with a cursor, would be state that can
 //! disagree with the instances; the instances themselves say how far the rollout is.
 //!
-//! A rollout whose new replicas fail [`ROLLOUT_TRIES`] times in a row is halted: replicas that were to replace others
-//! and do not serve go, and what is missing is made from the generation that served before.
+//! A rollout whose new replicas fail [`ROLLOUT_TRIES`](crate::decide::ROLLOUT_TRIES) times in a row is halted: replicas
+//! that were to replace others and do not serve go, and what is missing is made from the generation that served before.
 //!
 //! Invariants: what is ready never falls below what is wanted (or what there was) by an action named here; replicas that
 //! never served go before those that do; nothing is requested before a service's back-off is over; a service that is
@@ -16,7 +16,7 @@
 use std::cmp::Reverse;
 
 use crate::command::{CHUNK, Command};
-use crate::decide::ROLLOUT_TRIES;
+use crate::decide::fails_to_roll_out;
 use crate::events::instance::StopReason;
 use crate::id::{InstanceId, ServiceId};
 use crate::state::State;
@@ -147,11 +147,6 @@ fn out_of_date(state: &State, service: &Service, now: Timestamp) -> bool {
             run_out || service.desired_at(now).0 != service.desired || state.rollout_through(service)
         }
     }
-}
-
-fn fails_to_roll_out(service: &Service) -> bool {
-    let under_way = service.rolling_from().is_some() && service.halted.is_none();
-    under_way && service.lifecycle == Lifecycle::Active && service.failures >= ROLLOUT_TRIES
 }
 
 fn next_override_edge(service: &Service, now: Timestamp) -> Option<Timestamp> {

@@ -116,6 +116,11 @@ impl Service {
         self.settled.filter(|settled| *settled != self.generation)
     }
 
+    /// The generation that a rollout comes from which goes on: under way and not halted.
+    pub fn advancing_from(&self) -> Option<u64> {
+        self.rolling_from().filter(|_| self.halted.is_none())
+    }
+
     /// The generation that new instances are made from: while a rollout is halted, the one that serves.
     pub fn made_generation(&self) -> u64 {
         match (&self.halted, self.settled) {
@@ -180,8 +185,7 @@ impl State {
     /// Whether a rollout of `service` is under way of which nothing is left to do: every replica wanted is ready and of
     /// the present generation, and none of another stays.
     pub fn rollout_through(&self, service: &Service) -> bool {
-        let under_way = service.rolling_from().is_some() && service.halted.is_none();
-        if !under_way || service.lifecycle != Lifecycle::Active || service.desired == 0 {
+        if service.advancing_from().is_none() || service.lifecycle != Lifecycle::Active || service.desired == 0 {
             return false;
         }
         let mut ready = 0;

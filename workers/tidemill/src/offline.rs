@@ -225,18 +225,21 @@ pub async fn verify(source: &Source, against: Option<(u64, String)>) -> Result<V
     note(&format!("verifying {}", named(source)));
     let there = readable(source)?;
     let checked = async {
-        match source {
-            Source::Export(path) => verify_file(path, against, progress)
-                .await
-                .map_err(|e| open_failed(&e))?,
+        let (report, ledger) = match source {
+            Source::Export(path) => {
+                let report = verify_file(path, against, progress).await;
+                (report.map_err(|e| open_failed(&e))?, None)
+            }
             Source::Data(_) | Source::Nats(_) => {
                 let (ledger, _) = open(source).await?;
-                audit::verify(&*ledger, against, progress).await
+                (audit::verify(&*ledger, against, progress).await, Some(ledger))
             }
-        }
-        .map_err(|e| CliError::new(Exit::Unreachable, e.code(), e.to_string(), "try again"))
+        };
+        report
+            .map(|report| (report, ledger))
+            .map_err(|e| CliError::new(Exit::Unreachable, e.code(), e.to_string(), "try again"))
     };
-    let report = checked.await.map_err(|error| match source {
+    let (report, ledger) = checked.await.map_err(|error| match source {
         // A file that is there and can be read, and still holds no ledger, is a damaged one.
         Source::Data(_) | Source::Export(_) if there && error.exit != Exit::Usage => CliError {
             exit: Exit::CheckFailed,
@@ -247,22 +250,21 @@ pub async fn verify(source: &Source, against: Option<(u64, String)>) -> Result<V
     })?;
     let mut report = serde_json::to_value(report).map_err(|e| failed("report_unreadable", &e, "report this"))?;
     report["source"] = Value::String(named(source));
-    if let (Source::Data(dir), Some(true)) = (source, report["ok"].as_bool()) {
-        witness(dir, &mut report).await?;
+    if let (Source::Data(dir), Some(ledger), Some(true)) = (source, ledger, report["ok"].as_bool()) {
+        witness(dir, &*ledger, &mut report).await?;
     }
     Ok(report)
 }
 
 /// Asks what the data directory remembers of its ledger: an older copy that was put back is whole in itself.
-async fn witness(dir: &Path, report: &mut Value) -> Result<(), CliError> {
+async fn witness(dir: &Path, ledger: &dyn Ledger, report: &mut Value) -> Result<(), CliError> {
     let path = checkpoint_path(dir);
     let unread =
         |e: &dyn std::fmt::Display| failed("checkpoint_unreadable", e, "move the file aside, then verify again");
     let Some(known) = Checkpoint::load(&path).map_err(|e| unread(&e))? else {
         return Ok(());
     };
-    let (ledger, _) = open(&Source::Data(dir.to_owned())).await?;
-    let standing = known.compare(&*ledger).await.map_err(|e| unread(&e))?;
+    let standing = known.compare(ledger).await.map_err(|e| unread(&e))?;
     let first_bad = match standing {
         Standing::Same | Standing::Behind { .. } => return Ok(()),
         Standing::Vanished { .. } => 1,
