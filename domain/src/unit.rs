@@ -1,4 +1,4 @@
-//! Thousandths of a device, and names that are DNS labels.
+//! Thousandths of a device, names that are DNS labels, and hashes of content.
 //!
 //! Shares are integers in thousandths so that sums are exact: twenty requests for 0.05 fill a card and a
 //! twenty-first finds nothing, whatever the order. Names are checked once, where they enter; a [`Name`] in hand is
@@ -10,7 +10,7 @@ use std::str::FromStr;
 
 use postcard_schema::Schema;
 use postcard_schema::schema::NamedType;
-use serde::{Deserialize, Deserializer, Serialize, de};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// Thousandths of one device: 1000 is a whole card.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize)]
@@ -113,4 +113,56 @@ impl Borrow<str> for Name {
 
 impl Schema for Name {
     const SCHEMA: &'static NamedType = <String as Schema>::SCHEMA;
+}
+
+/// The BLAKE3 hash that names a file by its content: 64 hex digits where people read it, 32 bytes on the ledger.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Blake3(pub [u8; 32]);
+
+/// Why a text is not a hash.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("it is not a BLAKE3 hash: 64 hex digits, as `b3sum FILE` prints them")]
+pub struct Blake3Error;
+
+impl FromStr for Blake3 {
+    type Err = Blake3Error;
+
+    fn from_str(text: &str) -> Result<Blake3, Blake3Error> {
+        let hash = blake3::Hash::from_hex(text).map_err(|_| Blake3Error)?;
+        Ok(Blake3(*hash.as_bytes()))
+    }
+}
+
+impl fmt::Display for Blake3 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&blake3::Hash::from_bytes(self.0).to_hex())
+    }
+}
+
+impl fmt::Debug for Blake3 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Serialize for Blake3 {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match serializer.is_human_readable() {
+            true => serializer.collect_str(self),
+            false => self.0.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Blake3 {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Blake3, D::Error> {
+        match deserializer.is_human_readable() {
+            true => String::deserialize(deserializer)?.parse().map_err(de::Error::custom),
+            false => <[u8; 32]>::deserialize(deserializer).map(Blake3),
+        }
+    }
+}
+
+impl Schema for Blake3 {
+    const SCHEMA: &'static NamedType = <[u8; 32] as Schema>::SCHEMA;
 }

@@ -10,7 +10,8 @@ use tidemill_domain::events::instance::{Hold, Placement};
 use tidemill_domain::events::node::{DeviceKind, Supply};
 use tidemill_domain::events::placement::Explanation;
 use tidemill_domain::events::service::{
-    Class, DeviceRequest, PlacementRules, Retry, Route, Run, Runtime, Scale, ServiceSpec, Spread,
+    Class, DeviceRequest, HostLimits, OnIsolation, PlacementRules, Retry, Route, Run, Runtime, Scale, ServiceSpec,
+    Spread,
 };
 use tidemill_domain::id::{CommandId, DeviceId, InstanceId, NodeId};
 use tidemill_domain::state::State;
@@ -60,9 +61,13 @@ pub fn spec(min: u32, max: u32) -> ServiceSpec {
         run: Run {
             runtime: Runtime::Process,
             command: vec!["serve".into()],
+            image: None,
             env: BTreeMap::new(),
+            fetch: vec![],
+            limits: HostLimits::default(),
             ready_http: Some("/health".into()),
             ready_timeout: Span::from_secs(300),
+            ready_hold: Span::ZERO,
             stop_grace: Span::from_secs(30),
         },
         devices: DeviceRequest {
@@ -76,6 +81,8 @@ pub fn spec(min: u32, max: u32) -> ServiceSpec {
             min,
             max,
             concurrency: None,
+            standby: 0,
+            singleton: false,
         },
         placement: PlacementRules {
             supply: vec![Supply::Idc, Supply::Cloud, Supply::Enterprise],
@@ -85,7 +92,10 @@ pub fn spec(min: u32, max: u32) -> ServiceSpec {
         route: Route {
             host: None,
             retry: Retry::Idempotent,
+            queue: None,
+            queue_timeout: None,
         },
+        on_isolation: OnIsolation::Stop,
     }
 }
 

@@ -21,15 +21,15 @@ use tidemill_domain::events::node::{
 };
 use tidemill_domain::events::placement::{Candidate, Explanation, Filter, FilterCount, Part, ScorePart};
 use tidemill_domain::events::service::{
-    Class, DesiredReason, DeviceRequest, PlacementRules, Retry, Route, Run, Runtime, Scale, ServiceApplied,
-    ServiceDeleteRequested, ServiceDeleted, ServiceDesiredChanged, ServiceRolledBack, ServiceRolledOut,
-    ServiceRolloutHalted, ServiceScaleOverridden, ServiceScaleReleased, ServiceSpec, ServiceStarted,
-    ServiceStopRequested, Spread,
+    Class, DesiredReason, DeviceRequest, FetchFile, FetchTarget, HostLimits, OnIsolation, PlacementRules, Retry, Route,
+    Run, Runtime, Scale, ServiceApplied, ServiceDeleteRequested, ServiceDeleted, ServiceDesiredChanged,
+    ServiceRolledBack, ServiceRolledOut, ServiceRolloutHalted, ServiceScaleOverridden, ServiceScaleReleased,
+    ServiceSpec, ServiceStarted, ServiceStopRequested, Spread, v1,
 };
 use tidemill_domain::events::worker::WorkerTermGranted;
 use tidemill_domain::id::{CommandId, CredentialId, DeviceId, InstanceId, LedgerId, NodeId, ServiceId};
 use tidemill_domain::time::{Span, Timestamp};
-use tidemill_domain::unit::Milli;
+use tidemill_domain::unit::{Blake3, Milli};
 
 use crate::make::name;
 
@@ -95,11 +95,30 @@ fn service_spec() -> ServiceSpec {
     ServiceSpec {
         class: Class::Standard,
         run: Run {
-            runtime: Runtime::Process,
+            runtime: Runtime::Docker,
             command: vec!["python3".into(), "serve.py".into()],
+            image: Some("registry/chat:1".into()),
             env: BTreeMap::from([("MODEL".into(), "small".into())]),
+            fetch: vec![
+                FetchFile {
+                    url: "https://example.com/weights.bin".into(),
+                    blake3: Blake3([9; 32]),
+                    target: FetchTarget::File("weights.bin".into()),
+                },
+                FetchFile {
+                    url: "https://example.com/chat.tar".into(),
+                    blake3: Blake3([10; 32]),
+                    target: FetchTarget::Image,
+                },
+            ],
+            limits: HostLimits {
+                cpu: Some(Milli(2500)),
+                memory_bytes: Some(8 << 30),
+                processes: Some(512),
+            },
             ready_http: Some("/health".into()),
             ready_timeout: Span::from_secs(300),
+            ready_hold: Span::from_secs(5),
             stop_grace: Span::from_secs(30),
         },
         devices: DeviceRequest {
@@ -113,6 +132,8 @@ fn service_spec() -> ServiceSpec {
             min: 1,
             max: 20,
             concurrency: Some(8),
+            standby: 1,
+            singleton: true,
         },
         placement: PlacementRules {
             supply: vec![Supply::Idc, Supply::Pc],
@@ -122,8 +143,92 @@ fn service_spec() -> ServiceSpec {
         route: Route {
             host: Some("chat.example.com".into()),
             retry: Retry::Any,
+            queue: Some(200),
+            queue_timeout: Some(Span::from_secs(20)),
         },
+        on_isolation: OnIsolation::Continue,
     }
+}
+
+/// A body as an earlier release wrote it.
+pub struct EarlierSample {
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+    /// What it reads as today.
+    pub becomes: Event,
+}
+
+/// The samples of earlier versions, in the order of their table.
+pub fn earlier() -> Vec<EarlierSample> {
+    let spec = v1::ServiceSpec {
+        class: Class::Standard,
+        run: v1::Run {
+            runtime: v1::Runtime::Process,
+            command: vec!["python3".into(), "serve.py".into()],
+            env: BTreeMap::from([("MODEL".into(), "small".into())]),
+            ready_http: Some("/health".into()),
+            ready_timeout: Span::from_secs(300),
+            stop_grace: Span::from_secs(30),
+        },
+        devices: service_spec().devices,
+        scale: v1::Scale {
+            min: 1,
+            max: 20,
+            concurrency: Some(8),
+        },
+        placement: service_spec().placement,
+        route: v1::Route {
+            host: Some("chat.example.com".into()),
+            retry: Retry::Any,
+        },
+    };
+    let mut now = service_spec();
+    now.run.runtime = Runtime::Process;
+    now.run.image = None;
+    now.run.fetch = vec![];
+    now.run.limits = HostLimits::default();
+    now.run.ready_hold = Span::ZERO;
+    (now.scale.standby, now.scale.singleton) = (0, false);
+    (now.route.queue, now.route.queue_timeout) = (None, None);
+    now.on_isolation = OnIsolation::Stop;
+    let service = ServiceId::from_bits(40);
+    let applied = v1::ServiceApplied {
+        service,
+        tenant: name("acme"),
+        name: name("chat"),
+        generation: 2,
+        spec: spec.clone(),
+    };
+    let back = v1::ServiceRolledBack {
+        service,
+        from: 4,
+        to: 3,
+        spec,
+    };
+    let bytes = |body: &dyn Fn() -> postcard::Result<Vec<u8>>| body().expect("bodies encode");
+    vec![
+        EarlierSample {
+            bytes: bytes(&|| postcard::to_allocvec(&applied)),
+            becomes: ServiceApplied {
+                service,
+                tenant: name("acme"),
+                name: name("chat"),
+                generation: 2,
+                spec: now.clone(),
+            }
+            .into(),
+        },
+        EarlierSample {
+            bytes: bytes(&|| postcard::to_allocvec(&back)),
+            becomes: ServiceRolledBack {
+                service,
+                from: 4,
+                to: 3,
+                spec: now,
+            }
+            .into(),
+        },
+    ]
 }
 
 /// The samples, one a kind, in order of kind.

@@ -6,6 +6,9 @@
 //! made for today's state cannot silently change yesterday's bytes. The alternative, one persisted Rust enum, breaks on
 //! the first reordered variant.
 //!
+//! Earlier versions of a body stand in the table's second part: they are read, become today's body at once, and are
+//! never written again. Nothing past this module knows that they were.
+//!
 //! To add an event: write its body in the family's file, add one line to the table below with the next free number,
 //! say in `state/` what it does, and run `UPDATE_KINDS=1 cargo test -p tidemill-tests --test golden` to freeze it.
 
@@ -20,6 +23,7 @@ pub mod worker;
 
 use postcard_schema::Schema;
 use postcard_schema::schema::NamedType;
+use serde::Deserialize;
 
 /// Kind and version of a stored event, and how its body looks.
 #[derive(Clone, Copy)]
@@ -61,22 +65,46 @@ pub enum DecodeError {
     Commit(String),
 }
 
+/// A body and nothing after it.
+fn whole<'a, T: Deserialize<'a>>(name: &'static str, bytes: &'a [u8]) -> Result<T, DecodeError> {
+    let body = |reason: String| DecodeError::Body { name, reason };
+    let (value, rest) = postcard::take_from_bytes::<T>(bytes).map_err(|error| body(error.to_string()))?;
+    match rest.len() {
+        0 => Ok(value),
+        left => Err(body(format!("{left} bytes left over"))),
+    }
+}
+
 macro_rules! event_kinds {
-    ($($kind:literal $version:literal $name:ident = $body:path;)*) => {
-        /// What happened. One variant a kind and version; never persisted in this form.
+    (
+        $($kind:literal $version:literal $name:ident = $body:path;)*
+        earlier:
+        $($old_kind:literal $old_version:literal $old_name:ident = $old_body:path;)*
+    ) => {
+        /// What happened. One variant a kind, in its newest version; never persisted in this form.
         #[derive(Debug, Clone, PartialEq)]
         #[allow(missing_docs)]
         pub enum Event {
             $($name($body),)*
         }
 
-        /// Every kind this build reads.
+        /// Every kind this build writes.
         pub const KINDS: &[KindInfo] = &[
             $(KindInfo {
                 kind: $kind,
                 version: $version,
                 name: stringify!($name),
                 schema: <$body as Schema>::SCHEMA,
+            },)*
+        ];
+
+        /// Earlier versions that this build reads still.
+        pub const EARLIER: &[KindInfo] = &[
+            $(KindInfo {
+                kind: $old_kind,
+                version: $old_version,
+                name: stringify!($old_name),
+                schema: <$old_body as Schema>::SCHEMA,
             },)*
         ];
 
@@ -106,16 +134,9 @@ macro_rules! event_kinds {
             /// Reads a body of the given kind and version.
             pub fn decode(kind: u16, version: u16, bytes: &[u8]) -> Result<Event, DecodeError> {
                 match (kind, version) {
-                    $(($kind, $version) => {
-                        let (body, rest) = postcard::take_from_bytes::<$body>(bytes)
-                            .map_err(|e| DecodeError::Body { name: stringify!($name), reason: e.to_string() })?;
-                        if !rest.is_empty() {
-                            return Err(DecodeError::Body {
-                                name: stringify!($name),
-                                reason: format!("{} bytes left over", rest.len()),
-                            });
-                        }
-                        Ok(Event::$name(body))
+                    $(($kind, $version) => Ok(Event::$name(whole::<$body>(stringify!($name), bytes)?)),)*
+                    $(($old_kind, $old_version) => {
+                        Ok(Event::$old_name(whole::<$old_body>(stringify!($old_name), bytes)?.into()))
                     })*
                     _ => Err(DecodeError::UnknownKind { kind, version }),
                 }
@@ -153,7 +174,7 @@ event_kinds! {
     24 1 NodeLost = node::NodeLost;
     25 1 NodeLeft = node::NodeLeft;
     26 1 NodeInspected = node::NodeInspected;
-    40 1 ServiceApplied = service::ServiceApplied;
+    40 2 ServiceApplied = service::ServiceApplied;
     41 1 ServiceStopRequested = service::ServiceStopRequested;
     42 1 ServiceStarted = service::ServiceStarted;
     43 1 ServiceDeleteRequested = service::ServiceDeleteRequested;
@@ -163,7 +184,7 @@ event_kinds! {
     47 1 ServiceDesiredChanged = service::ServiceDesiredChanged;
     48 1 ServiceRolledOut = service::ServiceRolledOut;
     49 1 ServiceRolloutHalted = service::ServiceRolloutHalted;
-    50 1 ServiceRolledBack = service::ServiceRolledBack;
+    50 2 ServiceRolledBack = service::ServiceRolledBack;
     60 1 InstancesRequested = instance::InstancesRequested;
     61 1 InstancesPlaced = instance::InstancesPlaced;
     62 1 PlacementDeferred = instance::PlacementDeferred;
@@ -179,4 +200,8 @@ event_kinds! {
     72 1 InstancesCancelled = instance::InstancesCancelled;
     90 1 TrafficMinuteClosed = evidence::TrafficMinuteClosed;
     91 1 ObservationWindowSealed = evidence::ObservationWindowSealed;
+
+    earlier:
+    40 1 ServiceApplied = service::v1::ServiceApplied;
+    50 1 ServiceRolledBack = service::v1::ServiceRolledBack;
 }

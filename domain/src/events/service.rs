@@ -1,5 +1,7 @@
 //! Services: what their owners declare.
 
+pub mod v1;
+
 use std::collections::BTreeMap;
 
 use postcard_schema::Schema;
@@ -7,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::ServiceId;
 use crate::time::{Span, Timestamp};
-use crate::unit::{Milli, Name};
+use crate::unit::{Blake3, Milli, Name};
 
 use super::node::{DeviceKind, Supply};
 
@@ -152,6 +154,8 @@ pub struct ServiceSpec {
     pub placement: PlacementRules,
     /// How requests reach it.
     pub route: Route,
+    /// What a singleton does whose node cannot renew its lease.
+    pub on_isolation: OnIsolation,
 }
 
 /// Priority class.
@@ -169,14 +173,22 @@ pub enum Class {
 pub struct Run {
     /// Runtime.
     pub runtime: Runtime,
-    /// Program and arguments.
+    /// Program and arguments; empty only with an image, which then runs what it is made to run.
     pub command: Vec<String>,
+    /// Container image; with [`Runtime::Docker`] alone, and always there.
+    pub image: Option<String>,
     /// Environment.
     pub env: BTreeMap<String, String>,
+    /// What must be on the node before it starts.
+    pub fetch: Vec<FetchFile>,
+    /// What of the host it may use.
+    pub limits: HostLimits,
     /// HTTP path that answers 2xx when ready; running for 1 s is ready if none.
     pub ready_http: Option<String>,
     /// Longest time to become ready.
     pub ready_timeout: Span,
+    /// A replica of a new generation counts only once it was ready for so long.
+    pub ready_hold: Span,
     /// Between SIGTERM and SIGKILL.
     pub stop_grace: Span,
 }
@@ -187,6 +199,51 @@ pub struct Run {
 pub enum Runtime {
     /// As a process of the node.
     Process,
+    /// As a container of the node's Docker engine.
+    Docker,
+}
+
+/// A file that an instance needs, known by its content.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Schema)]
+pub struct FetchFile {
+    /// Where it is had from: `http` or `https`.
+    pub url: String,
+    /// What it must hash to.
+    pub blake3: Blake3,
+    /// What becomes of it.
+    pub target: FetchTarget,
+}
+
+/// What becomes of a fetched file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Schema)]
+#[serde(rename_all = "snake_case")]
+pub enum FetchTarget {
+    /// It stands, read-only, at this path below the instance's working directory.
+    File(String),
+    /// It is an archive of images (as `docker save` writes it) that the node's engine loads.
+    Image,
+}
+
+/// What of the host an instance may use at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, Schema)]
+pub struct HostLimits {
+    /// Processor time, thousandths of one CPU; no limit if none.
+    pub cpu: Option<Milli>,
+    /// Memory, bytes; no limit if none.
+    pub memory_bytes: Option<u64>,
+    /// Processes and threads; no limit if none.
+    pub processes: Option<u32>,
+}
+
+/// What a singleton does whose node cannot renew its lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, Schema)]
+#[serde(rename_all = "snake_case")]
+pub enum OnIsolation {
+    /// It is stopped by its agent before another may start.
+    #[default]
+    Stop,
+    /// It runs on: its store refuses the older of two fencing tokens.
+    Continue,
 }
 
 /// The devices each instance needs.
@@ -213,6 +270,10 @@ pub struct Scale {
     pub max: u32,
     /// Requests a replica takes at a time; no limit if none.
     pub concurrency: Option<u32>,
+    /// Warm instances kept out of rotation.
+    pub standby: u32,
+    /// Two must never run at a time.
+    pub singleton: bool,
 }
 
 /// Where replicas may run.
@@ -247,6 +308,10 @@ pub struct Route {
     pub host: Option<String>,
     /// Which requests may be sent twice.
     pub retry: Retry,
+    /// Requests that may wait for a replica in each gateway; the gateway's own setting if none.
+    pub queue: Option<u32>,
+    /// Longest wait of one; the gateway's own setting if none.
+    pub queue_timeout: Option<Span>,
 }
 
 /// Which requests may be sent a second time.

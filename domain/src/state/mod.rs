@@ -37,7 +37,7 @@ use node::Node;
 use service::Service;
 
 /// Raised with every change of the state's shape or of `apply`: seals of other versions cannot be checked.
-pub const STATE_VERSION: u32 = 1;
+pub const STATE_VERSION: u32 = 2;
 
 /// Ended instances kept per service, so that `status` and `explain` can still tell of them.
 pub const ENDED_KEPT: usize = 16;

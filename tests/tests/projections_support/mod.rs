@@ -22,7 +22,8 @@ use tidemill_domain::events::instance::{Hold, Placement, StopReason};
 use tidemill_domain::events::node::{DeviceKind, Supply};
 use tidemill_domain::events::placement::{Candidate, Explanation, Filter, FilterCount, Part, ScorePart};
 use tidemill_domain::events::service::{
-    Class, DeviceRequest, PlacementRules, Retry, Route, Run, Runtime, Scale, ServiceSpec, Spread,
+    Class, DeviceRequest, HostLimits, OnIsolation, PlacementRules, Retry, Route, Run, Runtime, Scale, ServiceSpec,
+    Spread,
 };
 use tidemill_domain::id::{CommandId, InstanceId, NodeId, ServiceId};
 use tidemill_domain::invariants;
@@ -639,9 +640,13 @@ pub fn spec(min: u32, max: u32, count: u32, share: Milli, program: &str) -> Serv
         run: Run {
             runtime: Runtime::Process,
             command: vec![program.into()],
+            image: None,
             env: BTreeMap::new(),
+            fetch: vec![],
+            limits: HostLimits::default(),
             ready_http: None,
             ready_timeout: Span::from_secs(60),
+            ready_hold: Span::ZERO,
             stop_grace: Span::from_secs(5),
         },
         devices: DeviceRequest {
@@ -655,6 +660,8 @@ pub fn spec(min: u32, max: u32, count: u32, share: Milli, program: &str) -> Serv
             min,
             max,
             concurrency: None,
+            standby: 0,
+            singleton: false,
         },
         placement: PlacementRules {
             supply: vec![Supply::Idc, Supply::Cloud, Supply::Cafe],
@@ -664,7 +671,10 @@ pub fn spec(min: u32, max: u32, count: u32, share: Milli, program: &str) -> Serv
         route: Route {
             host: None,
             retry: Retry::Idempotent,
+            queue: None,
+            queue_timeout: None,
         },
+        on_isolation: OnIsolation::Stop,
     }
 }
 

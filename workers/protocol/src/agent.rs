@@ -350,10 +350,20 @@ pub enum Want {
 /// How an instance is run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunSpec {
-    /// `process` (others come later).
+    /// `process` or `docker`.
     pub runtime: String,
     /// Program and arguments; `$PORT` and `${PORT}` are replaced, and other `TIDEMILL_…` names of its environment too.
+    /// Empty: what the image is made to run.
     pub command: Vec<String>,
+    /// Container image, with `docker`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    /// What must be on the node before it starts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fetch: Vec<FetchSpec>,
+    /// What of the host it may use.
+    #[serde(default)]
+    pub limits: LimitSpec,
     /// Extra environment.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
@@ -364,6 +374,32 @@ pub struct RunSpec {
     pub ready_timeout_ms: u64,
     /// Time between SIGTERM and SIGKILL, milliseconds.
     pub stop_grace_ms: u64,
+}
+
+/// A file an instance needs, known by its content.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FetchSpec {
+    /// `http` or `https`.
+    pub url: String,
+    /// BLAKE3 of its content, 64 hex digits.
+    pub blake3: String,
+    /// Path below the instance's working directory. `None`: an archive of images for the node's engine to load.
+    #[serde(default)]
+    pub to: Option<String>,
+}
+
+/// What of the host an instance may use at most; none: no limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitSpec {
+    /// Processor time, thousandths of one CPU.
+    #[serde(default)]
+    pub cpu_milli: Option<u32>,
+    /// Memory, bytes.
+    #[serde(default)]
+    pub memory_bytes: Option<u64>,
+    /// Processes and threads.
+    #[serde(default)]
+    pub processes: Option<u32>,
 }
 
 /// A question for an instance's output (standard output and error, interleaved as they came).

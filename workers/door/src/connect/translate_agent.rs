@@ -7,14 +7,16 @@ use std::str::FromStr;
 
 use tidemill_domain::command::{FactBody, InstanceFact, JoinNode, OfferedDevice, OfferedFinding, OfferedInspection};
 use tidemill_domain::events::node::{DeviceKind, Supply};
-use tidemill_domain::events::service::Runtime;
+use tidemill_domain::events::service::{FetchFile, FetchTarget, Runtime};
 use tidemill_domain::id::{CredentialId, InstanceId};
 use tidemill_domain::policy::work::{NodeWork, Work};
 use tidemill_domain::state::State;
 use tidemill_domain::state::instance::InstanceState;
 use tidemill_domain::time::Span;
 use tidemill_domain::unit::Name;
-use tidemill_protocol::agent::{self as wire, DesiredDevice, DesiredInstance, Hello, RunSpec, Want};
+use tidemill_protocol::agent::{
+    self as wire, DesiredDevice, DesiredInstance, FetchSpec, Hello, LimitSpec, RunSpec, Want,
+};
 use tidemill_protocol::telemetry::{Finding, Inspection};
 use tokio::time::Instant;
 
@@ -295,8 +297,16 @@ pub(super) fn desired(state: &State, work: &NodeWork<'_>) -> DesiredInstance {
         run: RunSpec {
             runtime: match run.runtime {
                 Runtime::Process => "process".to_owned(),
+                Runtime::Docker => "docker".to_owned(),
             },
             command: run.command.clone(),
+            image: run.image.clone(),
+            fetch: run.fetch.iter().map(fetch).collect(),
+            limits: LimitSpec {
+                cpu_milli: run.limits.cpu.map(|cpu| cpu.0),
+                memory_bytes: run.limits.memory_bytes,
+                processes: run.limits.processes,
+            },
             env: run.env.clone(),
             ready_http: run.ready_http.clone(),
             ready_timeout_ms: run.ready_timeout.millis(),
@@ -306,5 +316,16 @@ pub(super) fn desired(state: &State, work: &NodeWork<'_>) -> DesiredInstance {
         devices: instance.holds.iter().filter_map(device).collect(),
         fence: None,
         traceparent: instance.trace.map(|trace| trace.to_traceparent()),
+    }
+}
+
+fn fetch(file: &FetchFile) -> FetchSpec {
+    FetchSpec {
+        url: file.url.clone(),
+        blake3: file.blake3.to_string(),
+        to: match &file.target {
+            FetchTarget::File(path) => Some(path.clone()),
+            FetchTarget::Image => None,
+        },
     }
 }

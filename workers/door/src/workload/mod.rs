@@ -11,6 +11,7 @@
 
 mod error;
 mod reader;
+mod run;
 mod service;
 mod syntax;
 mod tree;

@@ -243,6 +243,15 @@ impl<'a> Field<'a> {
 
     /// A number above 0 and at most 1 in steps of a thousandth, in thousandths.
     pub(super) fn share(&self) -> Result<u32> {
+        self.thousandths_to(1)
+    }
+
+    /// A number above 0 and at most 100,000 in steps of a thousandth, in thousandths.
+    pub(super) fn thousandths(&self) -> Result<u32> {
+        self.thousandths_to(100_000)
+    }
+
+    fn thousandths_to(&self, most: u32) -> Result<u32> {
         let (text, value) = match self.value {
             Value::Scalar {
                 text,
@@ -256,8 +265,9 @@ impl<'a> Field<'a> {
         };
         let milli = value * 1000.0;
         // NaN fails both comparisons.
-        if !(milli > 0.0 && milli <= 1000.0) {
-            return Err(self.invalid(format!("{} is out of range: above 0, at most 1", shorten(text))));
+        if !(milli > 0.0 && milli <= f64::from(most) * 1000.0) {
+            let reason = format!("{} is out of range: above 0, at most {most}", shorten(text));
+            return Err(self.invalid(reason));
         }
         if (milli - milli.round()).abs() > 1e-6 || milli.round() < 1.0 {
             return Err(self.invalid(format!("{} is not a multiple of 0.001", shorten(text))));

@@ -1,19 +1,16 @@
-//! One `kind: service` document.
+//! One `kind: service` document; what it runs is read in [`super::run`].
 //!
 //! Defaults: tenant `default`; class `standard`; one whole device of any kind; `scale.min` 1 and `scale.max` the larger
 //! of that and [`DEFAULT_MAX`]; supply `idc`, `cloud`, `enterprise`, since cafés and PCs are opt-in; spread over nodes;
 //! idempotent requests may be retried; 5 minutes to become ready; 30 s between SIGTERM and SIGKILL.
 
-use std::collections::BTreeMap;
-
 use tidemill_domain::command::DeclaredService;
-use tidemill_domain::decide::validate::{self, MAX_DEVICES, MAX_REPLICAS};
+use tidemill_domain::decide::validate::{self, MAX_DEVICES, MAX_QUEUE, MAX_REPLICAS};
 use tidemill_domain::events::node::{DeviceKind, Supply};
 use tidemill_domain::events::service::{
-    Class, DeviceRequest, PlacementRules, Retry, Route, Run, Runtime, Scale, ServiceSpec, Spread,
+    Class, DeviceRequest, OnIsolation, PlacementRules, Retry, Route, Scale, ServiceSpec, Spread,
 };
 use tidemill_domain::rejection::Rejection;
-use tidemill_domain::time::Span;
 use tidemill_domain::unit::{Milli, Name};
 
 use super::error::WorkloadError;
@@ -24,8 +21,6 @@ type Result<T> = std::result::Result<T, WorkloadError>;
 
 /// `scale.max` where a file sets none and its `min` is below: room for an override by hand, no more than that.
 pub const DEFAULT_MAX: u32 = 20;
-const DEFAULT_READY_TIMEOUT: Span = Span::from_secs(300);
-const DEFAULT_GRACE: Span = Span::from_secs(30);
 /// Longest text of a model or region name.
 const MAX_LABEL: usize = 128;
 /// Most entries of a list of models or regions.
@@ -45,18 +40,6 @@ const SERVICE: Keys = Keys {
     ],
     reserved: &["on_isolation"],
 };
-const RUN: Keys = Keys {
-    known: &["runtime", "command", "env", "ready", "stop"],
-    reserved: &["image", "fetch"],
-};
-const READY: Keys = Keys {
-    known: &["http", "timeout"],
-    reserved: &[],
-};
-const STOP: Keys = Keys {
-    known: &["grace"],
-    reserved: &[],
-};
 const DEVICES: Keys = Keys {
     known: &["count", "kind", "model", "memory", "share"],
     reserved: &[],
@@ -74,7 +57,7 @@ const PLACEMENT: Keys = Keys {
     reserved: &[],
 };
 const ROUTE: Keys = Keys {
-    known: &["host", "retry"],
+    known: &["host", "retry", "queue", "queue_timeout"],
     reserved: &[],
 };
 
@@ -120,11 +103,12 @@ pub(super) fn read(document: &Node, own: &Name, warnings: &mut Vec<String>) -> R
     };
     let spec = ServiceSpec {
         class: root.get("class").map_or(Ok(Class::Standard), |f| class(&f))?,
-        run: run(&root, warnings)?,
+        run: super::run::read(&root, warnings)?,
         devices: devices(&root.object("devices", &DEVICES)?)?,
         scale: scale(&root.object("scale", &SCALE)?)?,
         placement: placement(&root.object("placement", &PLACEMENT)?)?,
         route: route(&root.object("route", &ROUTE)?)?,
+        on_isolation: OnIsolation::Stop,
     };
     // What the rules above let through and the domain's do not is still told by line.
     validate::service_spec(&spec).map_err(|rejection| match rejection {
@@ -146,75 +130,6 @@ fn class(field: &Field<'_>) -> Result<Class> {
         return Err(field.not_yet("class `spot` is not there yet; known are critical and standard"));
     }
     field.word(&[("critical", Class::Critical), ("standard", Class::Standard)])
-}
-
-fn run(root: &Object<'_>, warnings: &mut Vec<String>) -> Result<Run> {
-    let run = root.need("run", "{command: [python3, serve.py]}")?.object(&RUN)?;
-    if let Some(runtime) = run.get("runtime") {
-        if runtime.text()? == "docker" {
-            return Err(runtime.not_yet("runtime `docker` is not there yet; known is process"));
-        }
-        runtime.word(&[("process", Runtime::Process)])?;
-    }
-    let command = run.need("command", "[python3, serve.py]")?;
-    if let super::tree::Value::Scalar { .. } = command.value {
-        return Err(command.invalid("it takes a list of program and arguments, such as [python3, serve.py]"));
-    }
-    let ready = run.object("ready", &READY)?;
-    let stop = run.object("stop", &STOP)?;
-    Ok(Run {
-        runtime: Runtime::Process,
-        command: command.texts()?,
-        env: env(&run, warnings)?,
-        ready_http: ready.get("http").map(|f| f.text().map(str::to_owned)).transpose()?,
-        ready_timeout: ready
-            .get("timeout")
-            .map_or(Ok(DEFAULT_READY_TIMEOUT), |f| f.duration())?,
-        stop_grace: stop.get("grace").map_or(Ok(DEFAULT_GRACE), |f| f.duration())?,
-    })
-}
-
-fn env(run: &Object<'_>, warnings: &mut Vec<String>) -> Result<BTreeMap<String, String>> {
-    let mut env = BTreeMap::new();
-    let Some(field) = run.get("env") else {
-        return Ok(env);
-    };
-    for (key, value) in field.any_object()?.fields() {
-        if matches!(value.value, super::tree::Value::Null) {
-            return Err(value.invalid("it has no value; write '' for the empty text"));
-        }
-        let text = value.text()?;
-        if looks_secret(key) {
-            warnings.push(format!(
-                "`{}` at line {} looks like a secret: it is kept readable on the ledger, for ever",
-                value.path, value.line
-            ));
-        }
-        env.insert(key.to_owned(), text.to_owned());
-    }
-    Ok(env)
-}
-
-/// Whether an environment variable's name suggests that its value should not be on record.
-fn looks_secret(key: &str) -> bool {
-    const WORDS: [&str; 8] = [
-        "SECRET",
-        "TOKEN",
-        "PASSWORD",
-        "PASSWD",
-        "CREDENTIAL",
-        "APIKEY",
-        "PRIVATEKEY",
-        "ACCESSKEY",
-    ];
-    let squeezed: String = key
-        .chars()
-        .filter(char::is_ascii_alphanumeric)
-        .collect::<String>()
-        .to_ascii_uppercase();
-    // Settings of tokenizers and token limits are common and no secrets.
-    let harmless = squeezed.contains("TOKENIZER") || squeezed.contains("TOKENS");
-    !harmless && WORDS.iter().any(|word| squeezed.contains(word))
 }
 
 fn devices(devices: &Object<'_>) -> Result<DeviceRequest> {
@@ -263,6 +178,8 @@ fn scale(scale: &Object<'_>) -> Result<Scale> {
         min,
         max,
         concurrency: target.get("concurrency").map(|f| f.whole(1..=1_000_000)).transpose()?,
+        standby: 0,
+        singleton: false,
     })
 }
 
@@ -307,5 +224,10 @@ fn route(route: &Object<'_>) -> Result<Route> {
         ])
     })?;
     let host = route.get("host").map(|f| f.text().map(str::to_owned)).transpose()?;
-    Ok(Route { host, retry })
+    Ok(Route {
+        host,
+        retry,
+        queue: route.get("queue").map(|f| f.whole(0..=MAX_QUEUE)).transpose()?,
+        queue_timeout: route.get("queue_timeout").map(|f| f.duration()).transpose()?,
+    })
 }
