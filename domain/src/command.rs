@@ -10,10 +10,11 @@ use crate::commit::{Actor, Cause, TraceContext};
 use crate::events::credential::Role;
 use crate::events::evidence::{ObservationWindowSealed, TrafficMinuteClosed};
 use crate::events::instance::{Placement, StopReason};
-use crate::events::node::{DeviceKind, Supply};
+use crate::events::node::{DeviceKind, DrainCause, Supply};
 use crate::events::placement::Explanation;
 use crate::events::service::ServiceSpec;
-use crate::id::{CommandId, CredentialId, InstanceId, NodeId, ServiceId};
+use crate::events::switch::{SwitchEffect, SwitchOutcome};
+use crate::id::{CommandId, CredentialId, InstanceId, NodeId, ServiceId, SwitchId};
 use crate::time::{Span, Timestamp};
 use crate::unit::Name;
 
@@ -128,6 +129,36 @@ pub enum Command {
         /// Why.
         reason: String,
     },
+    /// Give a node no new work.
+    CordonNode {
+        /// Which.
+        node: NodeId,
+        /// Why.
+        reason: String,
+    },
+    /// Give a node work again; withdraws a drain too.
+    UncordonNode {
+        /// Which.
+        node: NodeId,
+        /// Why.
+        reason: String,
+    },
+    /// Empty a node.
+    DrainNode(DrainNode),
+    /// Put on record that a draining node is empty.
+    SettleDrain {
+        /// Which.
+        node: NodeId,
+    },
+    /// Replace an instance elsewhere, then stop it.
+    MoveInstance {
+        /// Which.
+        instance: InstanceId,
+        /// Why.
+        reason: String,
+    },
+    /// Put the end of a switch on record.
+    CloseSwitch(CloseSwitch),
     /// Declare services, all or none.
     ApplyServices {
         /// The declarations.
@@ -248,6 +279,12 @@ impl Command {
             Command::LoseNode { .. } => "LoseNode",
             Command::LeaveNode { .. } => "LeaveNode",
             Command::ForgetNode { .. } => "ForgetNode",
+            Command::CordonNode { .. } => "CordonNode",
+            Command::UncordonNode { .. } => "UncordonNode",
+            Command::DrainNode(_) => "DrainNode",
+            Command::SettleDrain { .. } => "SettleDrain",
+            Command::MoveInstance { .. } => "MoveInstance",
+            Command::CloseSwitch(_) => "CloseSwitch",
             Command::ApplyServices { .. } => "ApplyServices",
             Command::StopService { .. } => "StopService",
             Command::StartService { .. } => "StartService",
@@ -361,6 +398,30 @@ pub struct OfferedDevice {
     pub speed_milli: u32,
     /// No hardware behind it.
     pub simulated: bool,
+}
+
+/// How a node is to be emptied.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DrainNode {
+    /// Which.
+    pub node: NodeId,
+    /// Who wants that.
+    pub cause: DrainCause,
+    /// Why.
+    pub reason: String,
+    /// In what time it has to be empty, replacements or not.
+    pub deadline: Option<Span>,
+}
+
+/// How a switch ended.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CloseSwitch {
+    /// Which.
+    pub switch: SwitchId,
+    /// How.
+    pub outcome: SwitchOutcome,
+    /// What the gateways saw meanwhile.
+    pub effect: SwitchEffect,
 }
 
 /// Facts from one node, oldest first.

@@ -148,6 +148,8 @@ ids! {
     ServiceId "svc";
     /// One running copy of a workload.
     InstanceId "inst";
+    /// An instance's work moving to another.
+    SwitchId "sw";
     /// A token's record (never the token itself).
     CredentialId "tok";
 }

@@ -7,6 +7,7 @@
 use crate::state::device::{Device, HoldPhase};
 use crate::state::instance::{Instance, InstanceState};
 use crate::state::service::Service;
+use crate::state::switch::Switch;
 use crate::state::{Entity, State};
 use crate::unit::Milli;
 
@@ -54,6 +55,10 @@ fn check_entity(state: &State, entity: &Entity) -> Result<(), Breach> {
                 None => Ok(()),
             }
         }
+        Entity::Switch(id) => state
+            .switches
+            .get(id)
+            .map_or(Ok(()), |switch| switch_moves_one(state, switch)),
         Entity::Cell | Entity::Term(_) | Entity::Credential(_) => Ok(()),
     }
 }
@@ -155,6 +160,18 @@ fn instance_is_somewhere(state: &State, instance: &Instance) -> Result<(), Breac
         Ok(())
     } else {
         breach("I7", instance.id, "its node does not know of it".to_owned())
+    }
+}
+
+/// I7: an instance's work moves once at a time, and not onto itself.
+fn switch_moves_one(state: &State, switch: &Switch) -> Result<(), Breach> {
+    if switch.replacement == Some(switch.instance) {
+        return breach("I7", switch.id, "an instance takes over from itself".to_owned());
+    }
+    let twin = |other: &&Switch| other.id != switch.id && other.is_open() && other.instance == switch.instance;
+    match state.switches.values().find(twin).filter(|_| switch.is_open()) {
+        Some(other) => breach("I7", switch.id, format!("{} moves the same instance", other.id)),
+        None => Ok(()),
     }
 }
 

@@ -88,6 +88,19 @@ CREATE TABLE IF NOT EXISTS queue (
     body   TEXT NOT NULL
 ) STRICT;
 
+-- Switches, closed ones for ever: the state keeps them for an hour.
+CREATE TABLE IF NOT EXISTS switches (
+    id      TEXT PRIMARY KEY,
+    sort    TEXT NOT NULL,
+    service TEXT NOT NULL,
+    tenant  TEXT NOT NULL,
+    node    TEXT NOT NULL,
+    state   TEXT NOT NULL,
+    since   INTEGER NOT NULL,
+    body    TEXT NOT NULL
+) STRICT;
+CREATE INDEX IF NOT EXISTS switches_sort ON switches (sort);
+
 -- One row an event. `id` = sequence * 2^20 + index, so that the ledger's order is the table's. `body` is the event's
 -- stored body; what people read of it is rendered when asked for.
 CREATE TABLE IF NOT EXISTS events (

@@ -5,6 +5,8 @@
 //!
 //! Invariant: reason and next step are never empty, whatever the thing and its state.
 
+mod switch;
+
 use std::fmt;
 
 use serde::Serialize;
@@ -12,7 +14,7 @@ use tidemill_domain::commit::Address;
 use tidemill_domain::events::placement::{Explanation as Placement, Part};
 use tidemill_domain::id::{DeviceId, InstanceId, NodeId, ServiceId};
 use tidemill_domain::state::instance::{Instance, InstanceState};
-use tidemill_domain::state::node::NodeState;
+use tidemill_domain::state::node::{Intake, NodeState};
 use tidemill_domain::state::service::Lifecycle;
 use tidemill_domain::state::{Entity, State};
 use tidemill_domain::time::Span;
@@ -121,6 +123,7 @@ pub fn explain(state: &State, entity: &Entity) -> Option<Explain> {
         Entity::Instance(id) => instance(state, *id),
         Entity::Node(id) => node(state, *id),
         Entity::Device(id) => device(state, *id),
+        Entity::Switch(id) => switch::switch(state, *id),
         Entity::Cell => Some(cell(state)),
         Entity::Term(role) => {
             let term = state.terms.get(role)?;
@@ -435,6 +438,7 @@ fn node(state: &State, id: NodeId) -> Option<Explain> {
         Some(address) => facts.push(fact(format!("gateways reach it at {address}"))),
         None => facts.push(fact("gateways reach it by tunnel only")),
     }
+    facts.extend(switch::drain_facts(state, entry));
     let revoked = entry
         .credential
         .filter(|id| state.credentials.get(id).is_none_or(|token| token.revoked));
@@ -444,7 +448,12 @@ fn node(state: &State, id: NodeId) -> Option<Explain> {
     let next = match entry.state {
         _ if revoked.is_some() => "make a new token with `tidemill token create` and start its agent with that",
         NodeState::Joining => "wait: its inventory is being accepted",
-        NodeState::Ready => "nothing",
+        NodeState::Ready => match &entry.intake {
+            Intake::Open => "nothing",
+            Intake::Cordoned { .. } => "`tidemill uncordon NODE` gives it work again",
+            Intake::Draining(_) => "wait; `tidemill uncordon NODE` withdraws the drain",
+            Intake::Drained(_) => "take it away, or give it work again with `tidemill uncordon NODE`",
+        },
         NodeState::Suspect => "wait: it is trusted again when it is heard, and given up if it is not",
         NodeState::Lost => {
             "start its agent again, or check its machine and network; its instances are replaced elsewhere. If the machine is \

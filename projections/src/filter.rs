@@ -14,7 +14,7 @@ use tidemill_domain::unit::Name;
 /// Most rows of a page, and how many there are when none are asked for.
 pub const PAGE: usize = 10_000;
 
-/// Narrows `nodes`, `devices`, `services`, `instances`, `queue`. Empty = everything.
+/// Narrows `nodes`, `devices`, `services`, `instances`, `queue`, `switches`. Empty = everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Filter {
@@ -27,11 +27,11 @@ pub struct Filter {
     /// Of this tenant.
     pub tenant: Option<Name>,
     /// Not before: a node's first joining, a service's last change of replica count, the last thing that happened to
-    /// an instance, the begin of waiting.
+    /// an instance, the begin of waiting, the opening of a switch.
     pub since: Option<Timestamp>,
-    /// Instances of this service.
+    /// Instances or switches of this service.
     pub service: Option<ServiceId>,
-    /// Instances or devices on this node.
+    /// Instances or devices on this node; switches away from it.
     pub node: Option<NodeId>,
     /// Also services and instances that are over and that the state has forgotten. Only the read models know them.
     pub forgotten: bool,
@@ -88,6 +88,8 @@ pub enum List {
     Instances,
     /// `queue`.
     Queue,
+    /// `switches`.
+    Switches,
 }
 
 impl List {
@@ -99,6 +101,7 @@ impl List {
             List::Services => "services",
             List::Instances => "instances",
             List::Queue => "queue",
+            List::Switches => "switches",
         }
     }
 
@@ -126,6 +129,7 @@ impl List {
                 "preempted",
             ],
             List::Queue => &[],
+            List::Switches => &["open", "replaced", "recovered", "not_needed"],
         }
     }
 }
@@ -191,15 +195,23 @@ fn shortened(word: &str) -> String {
 impl Filter {
     /// Whether `list` can honour everything that is set.
     pub fn check(&self, list: List) -> Result<(), FilterError> {
-        use List::{Devices, Instances, Nodes, Queue, Services};
+        use List::{Devices, Instances, Nodes, Queue, Services, Switches};
         let set: [(&'static str, bool, &[List]); 7] = [
-            ("state", !self.state.is_empty(), &[Nodes, Devices, Services, Instances]),
+            (
+                "state",
+                !self.state.is_empty(),
+                &[Nodes, Devices, Services, Instances, Switches],
+            ),
             ("supply", !self.supply.is_empty(), &[Nodes, Devices, Instances]),
             ("provider", !self.provider.is_empty(), &[Nodes, Devices, Instances]),
-            ("tenant", self.tenant.is_some(), &[Services, Instances, Queue]),
-            ("since", self.since.is_some(), &[Nodes, Services, Instances, Queue]),
-            ("service", self.service.is_some(), &[Instances]),
-            ("node", self.node.is_some(), &[Devices, Instances]),
+            ("tenant", self.tenant.is_some(), &[Services, Instances, Queue, Switches]),
+            (
+                "since",
+                self.since.is_some(),
+                &[Nodes, Services, Instances, Queue, Switches],
+            ),
+            ("service", self.service.is_some(), &[Instances, Switches]),
+            ("node", self.node.is_some(), &[Devices, Instances, Switches]),
         ];
         match set.iter().find(|(_, set, lists)| *set && !lists.contains(&list)) {
             Some((filter, ..)) => Err(FilterError::NotApplicable {

@@ -5,7 +5,7 @@
 //! so on narrow the kind.
 
 use serde::Serialize;
-use tidemill_domain::id::{CredentialId, DeviceId, InstanceId, NodeId, ServiceId};
+use tidemill_domain::id::{CredentialId, DeviceId, InstanceId, NodeId, ServiceId, SwitchId};
 use tidemill_domain::state::{Entity, State};
 use tidemill_domain::unit::Name;
 
@@ -20,7 +20,7 @@ pub struct Match {
     /// Which.
     #[serde(skip)]
     pub entity: Entity,
-    /// `node`, `device`, `service`, `instance`, `token`, `role`, `cell`.
+    /// `node`, `device`, `service`, `instance`, `switch`, `token`, `role`, `cell`.
     pub kind: &'static str,
     /// Its id.
     pub id: String,
@@ -60,6 +60,7 @@ pub fn kind(entity: &Entity) -> &'static str {
         Entity::Device(_) => "device",
         Entity::Service(_) => "service",
         Entity::Instance(_) => "instance",
+        Entity::Switch(_) => "switch",
     }
 }
 
@@ -73,7 +74,7 @@ impl<'a> Query<'a> {
     pub(crate) fn parse(text: &'a str) -> Self {
         let text = text.trim();
         let narrowed = text.split_once('/').and_then(|(kind, rest)| {
-            let kinds = ["node", "device", "service", "instance", "token", "role"];
+            let kinds = ["node", "device", "service", "instance", "switch", "token", "role"];
             let kind = kinds.into_iter().find(|k| *k == kind.trim_end_matches('s'))?;
             (!rest.is_empty()).then_some((kind, rest))
         });
@@ -171,6 +172,15 @@ fn exact(state: &State, query: &Query<'_>) -> Vec<Match> {
         let device = by_id.or(by_uuid).and_then(|id| state.devices.get(&id));
         found.extend(device.map(|d| Match::new(Entity::Device(d.id), d.uuid.as_str())));
     }
+    if query.wants("switch")
+        && let Some(switch) = query
+            .text
+            .parse::<SwitchId>()
+            .ok()
+            .and_then(|id| state.switches.get(&id))
+    {
+        found.push(Match::new(Entity::Switch(switch.id), switch.workload()));
+    }
     if query.wants("token")
         && let Some(token) = query
             .text
@@ -210,6 +220,10 @@ fn prefixed(state: &State, query: &Query<'_>) -> Vec<Match> {
             .values()
             .filter(|d| d.uuid.starts_with(query.text) || begins(d.id.to_string()));
         found.extend(devices.map(|d| Match::new(Entity::Device(d.id), d.uuid.as_str())));
+    }
+    if query.wants("switch") {
+        let switches = state.switches.values().filter(|s| begins(s.id.to_string()));
+        found.extend(switches.map(|s| Match::new(Entity::Switch(s.id), s.workload())));
     }
     if query.wants("token") {
         let tokens = state.credentials.keys().filter(|id| begins(id.to_string()));

@@ -4,7 +4,8 @@ use serde::Serialize;
 use tidemill_domain::state::{Entity, State};
 
 use crate::rows::{
-    DeviceRow, InstanceRow, NodeRow, QueueRow, ServiceRow, device_row, instance_row, node_row, queue_row, service_row,
+    DeviceRow, InstanceRow, NodeRow, QueueRow, ServiceRow, SwitchRow, device_row, instance_row, node_row, queue_row,
+    service_row, switch_row,
 };
 
 /// One thing with what belongs to it.
@@ -36,6 +37,13 @@ pub enum Status {
         /// What it waits for, if it waits.
         queue: Option<QueueRow>,
         /// Its instances, the last ended ones too.
+        instances: Vec<InstanceRow>,
+    },
+    /// A switch.
+    Switch {
+        /// Its row.
+        switch: Box<SwitchRow>,
+        /// The instance whose work moved and what took over, as far as they are still known.
         instances: Vec<InstanceRow>,
     },
     /// An instance.
@@ -89,6 +97,13 @@ pub fn status(state: &State, entity: &Entity) -> Option<Status> {
                 instance: Box::new(instance_row(state, *id)?),
                 service: service_row(state, instance.service).map(Box::new),
                 node: instance.node.and_then(|n| node_row(state, n)),
+            })
+        }
+        Entity::Switch(id) => {
+            let switch = state.switches.get(id)?;
+            Some(Status::Switch {
+                switch: Box::new(switch_row(state, *id)?),
+                instances: rows(&mut std::iter::once(switch.instance).chain(switch.replacement)),
             })
         }
         Entity::Cell | Entity::Term(_) | Entity::Credential(_) => None,

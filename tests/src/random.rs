@@ -2,11 +2,14 @@
 //! long runs reach deep states and a shrunk sequence of numbers is a shrunk story.
 
 use tidemill_domain::command::{
-    Command, CreateCredential, FactBody, InstanceFact, OfferedFinding, OfferedInspection, ReportFacts,
+    CloseSwitch, Command, CreateCredential, DrainNode, FactBody, InstanceFact, OfferedFinding, OfferedInspection,
+    ReportFacts,
 };
 use tidemill_domain::events::credential::Role;
 use tidemill_domain::events::instance::{Hold, Placement, StopReason};
-use tidemill_domain::id::{InstanceId, NodeId, ServiceId};
+use tidemill_domain::events::node::DrainCause;
+use tidemill_domain::events::switch::{SwitchEffect, SwitchOutcome};
+use tidemill_domain::id::{InstanceId, NodeId, ServiceId, SwitchId};
 use tidemill_domain::policy::placement;
 use tidemill_domain::policy::replicas::reconcile;
 use tidemill_domain::time::Span;
@@ -47,7 +50,7 @@ pub fn step(cell: &mut Cell, number: u64) {
     let nodes: Vec<NodeId> = cell.state.nodes.keys().copied().collect();
     let services: Vec<ServiceId> = cell.state.services.keys().copied().collect();
     let instances: Vec<InstanceId> = cell.state.instances.keys().copied().collect();
-    let command = match choice.below(24) {
+    let command = match choice.below(25) {
         0 | 1 => Some(joining(cell, &mut choice)),
         2 => choice.of(&nodes).map(|node| node_command(node, &mut choice)),
         3 => {
@@ -71,10 +74,36 @@ pub fn step(cell: &mut Cell, number: u64) {
         11..=15 => choice
             .of(&instances)
             .and_then(|instance| facts(cell, instance, &instances, &mut choice)),
-        16 => choice.of(&instances).map(|instance| Command::DrainInstances {
-            instances: vec![instance],
-            reason: [StopReason::ScaledDown, StopReason::Replaced][choice.below(2)],
+        16 => choice.of(&instances).map(|instance| match choice.below(3) {
+            0 => Command::MoveInstance {
+                instance,
+                reason: "chosen".to_owned(),
+            },
+            n => Command::DrainInstances {
+                instances: vec![instance],
+                reason: [StopReason::ScaledDown, StopReason::Replaced][n - 1],
+            },
         }),
+        23 => {
+            let open: Vec<SwitchId> = cell
+                .state
+                .switches
+                .values()
+                .filter(|s| s.is_open())
+                .map(|s| s.id)
+                .collect();
+            choice.of(&open).map(|switch| {
+                Command::CloseSwitch(CloseSwitch {
+                    switch,
+                    outcome: [
+                        SwitchOutcome::Replaced,
+                        SwitchOutcome::Recovered,
+                        SwitchOutcome::NotNeeded,
+                    ][choice.below(3)],
+                    effect: SwitchEffect::default(),
+                })
+            })
+        }
         17 => Some(Command::ReleaseInstances {
             instances: instances.clone().into_iter().take(200).collect(),
         }),
@@ -152,7 +181,16 @@ fn joining(cell: &Cell, choice: &mut Choice) -> Command {
 
 fn node_command(node: NodeId, choice: &mut Choice) -> Command {
     let (silent, reason) = (Span::from_secs(3), "chosen".to_owned());
-    match choice.below(9) {
+    match choice.below(14) {
+        9 => Command::CordonNode { node, reason },
+        10 | 11 => Command::UncordonNode { node, reason },
+        12 => Command::SettleDrain { node },
+        13 => Command::DrainNode(DrainNode {
+            node,
+            cause: [DrainCause::Operator, DrainCause::Reclaim, DrainCause::Leave][choice.below(3)],
+            reason,
+            deadline: [None, Some(Span::from_secs(10)), Some(Span::from_secs(600))][choice.below(3)],
+        }),
         0..=2 => Command::SuspectNode { node, silent, reason },
         3 | 4 => Command::LoseNode { node, silent, reason },
         5 | 6 => Command::RecoverNode { node, reason },

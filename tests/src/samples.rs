@@ -11,13 +11,13 @@ use tidemill_domain::events::evidence::{
     InstanceTraffic, NodeBeats, ObservationWindowSealed, RequestCounts, TrafficMinuteClosed,
 };
 use tidemill_domain::events::instance::{
-    Hold, InstanceFailed, InstanceReady, InstanceStarted, InstanceStopped, InstanceUnready, InstancesCancelled,
-    InstancesDrainRequested, InstancesInRotation, InstancesLost, InstancesPlaced, InstancesRequested,
-    InstancesStopRequested, Placement, PlacementDeferred, StopReason,
+    Hold, InstanceFailed, InstanceMoveRequested, InstanceReady, InstanceStarted, InstanceStopped, InstanceUnready,
+    InstancesCancelled, InstancesDrainRequested, InstancesInRotation, InstancesLost, InstancesPlaced,
+    InstancesRequested, InstancesStopRequested, Placement, PlacementDeferred, StopReason, v1 as instance_v1,
 };
 use tidemill_domain::events::node::{
-    DeviceKind, InspectionFinding, JoinedDevice, NodeInspected, NodeJoined, NodeLeft, NodeLost, NodeReady,
-    NodeRecovered, NodeSuspected, Supply,
+    DeviceKind, DrainCause, InspectionFinding, JoinedDevice, NodeCordoned, NodeDrainRequested, NodeDrained,
+    NodeInspected, NodeJoined, NodeLeft, NodeLost, NodeReady, NodeRecovered, NodeSuspected, NodeUncordoned, Supply,
 };
 use tidemill_domain::events::placement::{Candidate, Explanation, Filter, FilterCount, Part, ScorePart};
 use tidemill_domain::events::service::{
@@ -26,8 +26,11 @@ use tidemill_domain::events::service::{
     ServiceRolledBack, ServiceRolledOut, ServiceRolloutHalted, ServiceScaleOverridden, ServiceScaleReleased,
     ServiceSpec, ServiceStarted, ServiceStopRequested, Spread, v1,
 };
+use tidemill_domain::events::switch::{
+    SwitchCause, SwitchClosed, SwitchEffect, SwitchOpened, SwitchOutcome, SwitchReplacementChosen,
+};
 use tidemill_domain::events::worker::WorkerTermGranted;
-use tidemill_domain::id::{CommandId, CredentialId, DeviceId, InstanceId, LedgerId, NodeId, ServiceId};
+use tidemill_domain::id::{CommandId, CredentialId, DeviceId, InstanceId, LedgerId, NodeId, ServiceId, SwitchId};
 use tidemill_domain::time::{Span, Timestamp};
 use tidemill_domain::unit::{Blake3, Milli};
 
@@ -205,6 +208,14 @@ pub fn earlier() -> Vec<EarlierSample> {
         to: 3,
         spec,
     };
+    let drained = instance_v1::InstancesDrainRequested {
+        instances: vec![InstanceId::from_bits(60), InstanceId::from_bits(61)],
+        reason: instance_v1::StopReason::Replaced,
+    };
+    let cancelled = instance_v1::InstancesCancelled {
+        instances: vec![InstanceId::from_bits(60), InstanceId::from_bits(61)],
+        reason: instance_v1::StopReason::ScaledDown,
+    };
     let bytes = |body: &dyn Fn() -> postcard::Result<Vec<u8>>| body().expect("bodies encode");
     vec![
         EarlierSample {
@@ -225,6 +236,22 @@ pub fn earlier() -> Vec<EarlierSample> {
                 from: 4,
                 to: 3,
                 spec: now,
+            }
+            .into(),
+        },
+        EarlierSample {
+            bytes: bytes(&|| postcard::to_allocvec(&drained)),
+            becomes: InstancesDrainRequested {
+                instances: drained.instances.clone(),
+                reason: StopReason::Replaced,
+            }
+            .into(),
+        },
+        EarlierSample {
+            bytes: bytes(&|| postcard::to_allocvec(&cancelled)),
+            becomes: InstancesCancelled {
+                instances: cancelled.instances.clone(),
+                reason: StopReason::ScaledDown,
             }
             .into(),
         },
@@ -344,6 +371,24 @@ pub fn samples() -> Vec<Event> {
             }],
         }
         .into(),
+        NodeCordoned {
+            node,
+            reason: "its fan rattles".into(),
+        }
+        .into(),
+        NodeUncordoned {
+            node,
+            reason: "the fan was changed".into(),
+        }
+        .into(),
+        NodeDrainRequested {
+            node,
+            cause: DrainCause::Reclaim,
+            reason: "the provider takes it back".into(),
+            deadline: Some(AT + Span::from_secs(120)),
+        }
+        .into(),
+        NodeDrained { node }.into(),
         ServiceApplied {
             service,
             tenant: name("acme"),
@@ -473,6 +518,11 @@ pub fn samples() -> Vec<Event> {
             reason: StopReason::ScaledDown,
         }
         .into(),
+        InstanceMoveRequested {
+            instance,
+            reason: "its neighbour is noisy".into(),
+        }
+        .into(),
         TrafficMinuteClosed {
             service,
             minute: Timestamp(1_767_225_600_000_000),
@@ -507,6 +557,35 @@ pub fn samples() -> Vec<Event> {
             beats: vec![NodeBeats { node, beats: 300 }],
             from: AT,
             to: AT + Span::from_secs(300),
+        }
+        .into(),
+        SwitchOpened {
+            switch: SwitchId::from_bits(70),
+            service,
+            instance,
+            node,
+            cause: SwitchCause::NodeSilent,
+            detail: "no heartbeat for 3s".into(),
+            detect: Some(Span::from_millis(3_010)),
+        }
+        .into(),
+        SwitchReplacementChosen {
+            switch: SwitchId::from_bits(70),
+            instance: InstanceId::from_bits(61),
+        }
+        .into(),
+        SwitchClosed {
+            switch: SwitchId::from_bits(70),
+            outcome: SwitchOutcome::Replaced,
+            replacement: Some(InstanceId::from_bits(61)),
+            to_node: Some(NodeId::from_bits(21)),
+            replace: Some(Span::from_millis(900)),
+            effect: SwitchEffect {
+                covered_seconds: 7,
+                failed_requests: 1,
+                cut_streams: 2,
+                longest_gap: Span::from_millis(340),
+            },
         }
         .into(),
     ]

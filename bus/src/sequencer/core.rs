@@ -500,5 +500,6 @@ fn hint(hints: &mut Hints, entity: &Entity) {
         Entity::Device(id) => hints.add_target(&id.to_string()),
         Entity::Service(id) => hints.add_target(&id.to_string()),
         Entity::Instance(id) => hints.add_target(&id.to_string()),
+        Entity::Switch(id) => hints.add_target(&id.to_string()),
     }
 }

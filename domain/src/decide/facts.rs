@@ -5,12 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::command::{Context, FactBody, InstanceFact, ReportFacts};
 use crate::events::Event;
 use crate::events::instance::{InstanceFailed, InstanceReady, InstanceStarted, InstanceStopped, InstanceUnready};
+use crate::events::switch::SwitchCause;
 use crate::id::{InstanceId, ServiceId};
 use crate::rejection::Rejection;
 use crate::state::State;
 use crate::state::instance::{Instance, InstanceState};
 use crate::time::{Span, Timestamp};
 
+use super::switch::{self, Because};
 use super::{check_count, not_found};
 
 /// Most facts of one report.
@@ -36,6 +38,8 @@ struct Overlay {
     freed: BTreeSet<InstanceId>,
     ready_at: BTreeMap<InstanceId, Timestamp>,
     rounds: BTreeMap<ServiceId, (u32, Option<Timestamp>)>,
+    /// Switches opened, to stand after the facts.
+    switches: Vec<Event>,
 }
 
 pub(super) fn report(state: &State, context: &Context<'_>, report: ReportFacts) -> Result<Vec<Event>, Rejection> {
@@ -48,6 +52,7 @@ pub(super) fn report(state: &State, context: &Context<'_>, report: ReportFacts) 
         freed: BTreeSet::new(),
         ready_at: BTreeMap::new(),
         rounds: BTreeMap::new(),
+        switches: Vec::new(),
     };
     let mut events = Vec::with_capacity(report.facts.len());
     for fact in report.facts {
@@ -60,6 +65,7 @@ pub(super) fn report(state: &State, context: &Context<'_>, report: ReportFacts) 
             events.extend(one(state, context, instance, fact, &mut overlay));
         }
     }
+    events.append(&mut overlay.switches);
     Ok(events)
 }
 
@@ -136,6 +142,15 @@ fn one(
             overlay.states.insert(id, InstanceState::Failed);
             overlay.freed.insert(id);
             let (failures, retry_at) = count_failure(state, context, instance, overlay);
+            if instance.ready_at.is_some() || overlay.ready_at.contains_key(&id) {
+                let because = Because {
+                    before: overlay.switches.len() as u64,
+                    cause: SwitchCause::InstanceFailed,
+                    detail: &reason,
+                    detect: Some(context.now.since(occurred_at)),
+                };
+                switch::open(state, context, [id], &because, &mut overlay.switches);
+            }
             Some(
                 InstanceFailed {
                     instance: id,

@@ -13,11 +13,10 @@ use crate::id::{DeviceId, InstanceId, ServiceId};
 use crate::rejection::Rejection;
 use crate::state::State;
 use crate::state::instance::InstanceState;
-use crate::state::node::NodeState;
 use crate::state::service::{Lifecycle, Service};
 use crate::unit::Milli;
 
-use super::{check_count, fresh, not_found};
+use super::{check_count, fresh, not_found, switch};
 
 fn service(state: &State, id: ServiceId) -> Result<&Service, Rejection> {
     state.services.get(&id).ok_or_else(|| not_found("service", id))
@@ -67,6 +66,7 @@ pub(super) fn request(
         .filter_map(|id| state.instances.get(id))
         .filter(|i| !i.state.leaving())
         .filter(|i| i.generation == generation || halted && i.state == InstanceState::Ready)
+        .filter(|i| state.displaced(i).is_none())
         .count();
     if staying + count as usize > service.desired as usize {
         return Err(wrong(name(), "complete", "it would have more instances than wanted"));
@@ -81,14 +81,13 @@ pub(super) fn request(
     if instances.is_empty() {
         return Ok(vec![]);
     }
-    Ok(vec![
-        InstancesRequested {
-            service: id,
-            generation,
-            instances,
-        }
-        .into(),
-    ])
+    let taking_over = switch::choose(state, id, &instances);
+    let requested = InstancesRequested {
+        service: id,
+        generation,
+        instances,
+    };
+    Ok(std::iter::once(requested.into()).chain(taking_over).collect())
 }
 
 pub(super) fn place(
@@ -150,10 +149,10 @@ fn check_placement(
         .nodes
         .get(&placement.node)
         .ok_or_else(|| not_found("node", placement.node))?;
-    if node.state != NodeState::Ready {
+    if !node.takes_work() {
         return Err(wrong(
             format!("node {}", node.name),
-            node.state.name(),
+            node.state_name(),
             "it takes no new work",
         ));
     }

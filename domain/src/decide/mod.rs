@@ -9,11 +9,13 @@
 //! given/when/then table in `tests/tests/decide_*.rs`.
 
 mod cell;
+mod drain;
 mod facts;
 mod instance;
 mod node;
 mod rollout;
 mod service;
+mod switch;
 pub mod validate;
 
 pub use facts::backoff;
@@ -35,10 +37,10 @@ pub fn decide(state: &State, context: &Context<'_>, command: Command) -> Result<
         Command::AcquireTerm { role, holder } => cell::acquire_term(state, context, role, holder),
         Command::JoinNode(join) => node::join(state, context, join),
         Command::ReportFacts(report) => facts::report(state, context, report),
-        Command::SuspectNode { node, silent, reason } => node::suspect(state, node, silent, reason),
+        Command::SuspectNode { node, silent, reason } => node::suspect(state, context, node, silent, reason),
         Command::RecoverNode { node, reason } => node::recover(state, node, reason),
-        Command::LoseNode { node, silent, reason } => node::lose(state, node, silent, reason),
-        Command::LeaveNode { node, reason } => node::leave(state, node, reason),
+        Command::LoseNode { node, silent, reason } => node::lose(state, context, node, silent, reason),
+        Command::LeaveNode { node, reason } => node::leave(state, context, node, reason),
         Command::ForgetNode { node, reason } => node::forget(state, node, reason),
         Command::ApplyServices { services } => service::apply(state, context, services),
         Command::StopService { service } => service::stop(state, context, service),
@@ -72,6 +74,12 @@ pub fn decide(state: &State, context: &Context<'_>, command: Command) -> Result<
         Command::DrainInstances { instances, reason } => instance::drain(state, instances, reason),
         Command::ReleaseInstances { instances } => instance::release(state, instances),
         Command::ReportInRotation { gateway, instances } => instance::in_rotation(state, gateway, instances),
+        Command::CordonNode { node, reason } => drain::cordon(state, node, reason),
+        Command::UncordonNode { node, reason } => drain::uncordon(state, node, reason),
+        Command::DrainNode(drain) => drain::drain(state, context, drain),
+        Command::SettleDrain { node } => drain::settle(state, node),
+        Command::MoveInstance { instance, reason } => drain::move_instance(state, context, instance, reason),
+        Command::CloseSwitch(close) => switch::close(state, close),
         Command::CloseTrafficMinute(minute) => service::close_traffic_minute(state, minute),
         Command::SealObservationWindow(window) => cell::seal_window(state, window),
     }

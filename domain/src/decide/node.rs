@@ -9,6 +9,7 @@ use crate::events::node::{
     InspectionFinding, JoinedDevice, NodeInspected, NodeJoined, NodeLeft, NodeLost, NodeReady, NodeRecovered,
     NodeSuspected,
 };
+use crate::events::switch::SwitchCause;
 use crate::id::{DeviceId, InstanceId, NodeId};
 use crate::rejection::Rejection;
 use crate::state::State;
@@ -17,6 +18,7 @@ use crate::state::instance::InstanceState;
 use crate::state::node::{Node, NodeState};
 use crate::time::Span;
 
+use super::switch::{self, Because};
 use super::{check_count, fresh, not_found};
 
 /// Most findings of one inspection.
@@ -256,6 +258,13 @@ fn settle_instances(
     }
     if !lost.is_empty() {
         let reason = "its node's agent came back without it".to_owned();
+        let because = Because {
+            before: 0,
+            cause: SwitchCause::NodeRestarted,
+            detail: &reason,
+            detect: None,
+        };
+        switch::open(state, context, lost.iter().copied(), &because, events);
         events.push(
             InstancesLost {
                 instances: lost,
@@ -266,7 +275,7 @@ fn settle_instances(
     }
 }
 
-fn get(state: &State, node: NodeId) -> Result<&Node, Rejection> {
+pub(super) fn get(state: &State, node: NodeId) -> Result<&Node, Rejection> {
     state.nodes.get(&node).ok_or_else(|| not_found("node", node))
 }
 
@@ -275,18 +284,54 @@ fn living_instances(state: &State, node: &Node) -> Vec<InstanceId> {
     node.instances.iter().filter(living).copied().collect()
 }
 
-pub(super) fn suspect(state: &State, id: NodeId, silent: Span, reason: String) -> Result<Vec<Event>, Rejection> {
-    match get(state, id)?.state {
-        NodeState::Ready => Ok(vec![
-            NodeSuspected {
-                node: id,
-                silent,
-                reason,
-            }
-            .into(),
-        ]),
-        _ => Ok(vec![]),
+pub(super) fn suspect(
+    state: &State,
+    context: &Context<'_>,
+    id: NodeId,
+    silent: Span,
+    reason: String,
+) -> Result<Vec<Event>, Rejection> {
+    let node = get(state, id)?;
+    if node.state != NodeState::Ready {
+        return Ok(vec![]);
     }
+    let mut events = vec![
+        NodeSuspected {
+            node: id,
+            silent,
+            reason: reason.clone(),
+        }
+        .into(),
+    ];
+    open_switches(
+        state,
+        context,
+        node,
+        SwitchCause::NodeSilent,
+        &reason,
+        silent,
+        &mut events,
+    );
+    Ok(events)
+}
+
+/// Opens a switch for everything on a node that stops being there.
+fn open_switches(
+    state: &State,
+    context: &Context<'_>,
+    node: &Node,
+    cause: SwitchCause,
+    detail: &str,
+    silent: Span,
+    events: &mut Vec<Event>,
+) {
+    let because = Because {
+        before: 0,
+        cause,
+        detail,
+        detect: Some(silent),
+    };
+    switch::open(state, context, node.instances.iter().copied(), &because, events);
 }
 
 pub(super) fn recover(state: &State, id: NodeId, reason: String) -> Result<Vec<Event>, Rejection> {
@@ -296,20 +341,34 @@ pub(super) fn recover(state: &State, id: NodeId, reason: String) -> Result<Vec<E
     }
 }
 
-pub(super) fn lose(state: &State, id: NodeId, silent: Span, reason: String) -> Result<Vec<Event>, Rejection> {
+pub(super) fn lose(
+    state: &State,
+    context: &Context<'_>,
+    id: NodeId,
+    silent: Span,
+    reason: String,
+) -> Result<Vec<Event>, Rejection> {
     let node = get(state, id)?;
     match node.state {
         NodeState::Suspect => {
-            let instances = living_instances(state, node);
-            Ok(vec![
-                NodeLost {
-                    node: id,
-                    silent,
-                    reason,
-                    instances,
-                }
-                .into(),
-            ])
+            let lost = NodeLost {
+                node: id,
+                silent,
+                reason: reason.clone(),
+                instances: living_instances(state, node),
+            };
+            let mut events = vec![lost.into()];
+            // Opened at the suspicion already, but for what has been wanted since.
+            open_switches(
+                state,
+                context,
+                node,
+                SwitchCause::NodeSilent,
+                &reason,
+                silent,
+                &mut events,
+            );
+            Ok(events)
         }
         NodeState::Lost | NodeState::Left => Ok(vec![]),
         state @ (NodeState::Joining | NodeState::Ready) => Err(Rejection::WrongState {
@@ -320,14 +379,20 @@ pub(super) fn lose(state: &State, id: NodeId, silent: Span, reason: String) -> R
     }
 }
 
-/// An operator's word that a given-up node will not come back: what is only waiting for it need not wait any longer.
-pub(super) fn forget(state: &State, id: NodeId, reason: String) -> Result<Vec<Event>, Rejection> {
+/// Whoever acts on a node says why.
+pub(super) fn reason_given(reason: &str) -> Result<(), Rejection> {
     if reason.trim().is_empty() || reason.len() > MAX_REASON {
         return Err(Rejection::Invalid {
             key: "reason".into(),
             reason: format!("say why, in at most {MAX_REASON} bytes"),
         });
     }
+    Ok(())
+}
+
+/// An operator's word that a given-up node will not come back: what is only waiting for it need not wait any longer.
+pub(super) fn forget(state: &State, id: NodeId, reason: String) -> Result<Vec<Event>, Rejection> {
+    reason_given(&reason)?;
     let node = get(state, id)?;
     match node.state {
         NodeState::Left if node.instances.is_empty() && node.credential.is_none() => Ok(vec![]),
@@ -347,18 +412,25 @@ pub(super) fn forget(state: &State, id: NodeId, reason: String) -> Result<Vec<Ev
     }
 }
 
-pub(super) fn leave(state: &State, id: NodeId, reason: String) -> Result<Vec<Event>, Rejection> {
+pub(super) fn leave(state: &State, context: &Context<'_>, id: NodeId, reason: String) -> Result<Vec<Event>, Rejection> {
     let node = get(state, id)?;
     if node.state == NodeState::Left {
         return Ok(vec![]);
     }
-    let instances = living_instances(state, node);
-    Ok(vec![
-        NodeLeft {
-            node: id,
-            reason,
-            instances,
-        }
-        .into(),
-    ])
+    let left = NodeLeft {
+        node: id,
+        reason: reason.clone(),
+        instances: living_instances(state, node),
+    };
+    let mut events = vec![left.into()];
+    open_switches(
+        state,
+        context,
+        node,
+        SwitchCause::NodeLeft,
+        &reason,
+        Span::ZERO,
+        &mut events,
+    );
+    Ok(events)
 }

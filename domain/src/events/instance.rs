@@ -1,5 +1,7 @@
 //! Instances: from request to end.
 
+pub mod v1;
+
 use postcard_schema::Schema;
 use serde::{Deserialize, Serialize};
 
@@ -140,6 +142,21 @@ pub enum StopReason {
     ServiceStopped,
     /// Its service was deleted.
     ServiceDeleted,
+    /// Its node is being emptied.
+    NodeDraining,
+    /// It was asked to move.
+    Moved,
+    /// Its node is doubted, and it never served there.
+    NodeDoubted,
+}
+
+/// Somebody wants it elsewhere: it is replaced, then stopped.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Schema)]
+pub struct InstanceMoveRequested {
+    /// Which.
+    pub instance: InstanceId,
+    /// Why.
+    pub reason: String,
 }
 
 /// Its node confirms: nothing of it is left, and its devices are clean.

@@ -19,6 +19,7 @@ pub mod instance;
 pub mod node;
 pub mod placement;
 pub mod service;
+pub mod switch;
 pub mod worker;
 
 use postcard_schema::Schema;
@@ -174,6 +175,10 @@ event_kinds! {
     24 1 NodeLost = node::NodeLost;
     25 1 NodeLeft = node::NodeLeft;
     26 1 NodeInspected = node::NodeInspected;
+    30 1 NodeCordoned = node::NodeCordoned;
+    31 1 NodeUncordoned = node::NodeUncordoned;
+    32 1 NodeDrainRequested = node::NodeDrainRequested;
+    33 1 NodeDrained = node::NodeDrained;
     40 2 ServiceApplied = service::ServiceApplied;
     41 1 ServiceStopRequested = service::ServiceStopRequested;
     42 1 ServiceStarted = service::ServiceStarted;
@@ -192,16 +197,22 @@ event_kinds! {
     64 1 InstanceReady = instance::InstanceReady;
     65 1 InstanceUnready = instance::InstanceUnready;
     66 1 InstancesInRotation = instance::InstancesInRotation;
-    67 1 InstancesDrainRequested = instance::InstancesDrainRequested;
+    67 2 InstancesDrainRequested = instance::InstancesDrainRequested;
     68 1 InstancesStopRequested = instance::InstancesStopRequested;
     69 1 InstanceStopped = instance::InstanceStopped;
     70 1 InstanceFailed = instance::InstanceFailed;
     71 1 InstancesLost = instance::InstancesLost;
-    72 1 InstancesCancelled = instance::InstancesCancelled;
+    72 2 InstancesCancelled = instance::InstancesCancelled;
+    73 1 InstanceMoveRequested = instance::InstanceMoveRequested;
     90 1 TrafficMinuteClosed = evidence::TrafficMinuteClosed;
     91 1 ObservationWindowSealed = evidence::ObservationWindowSealed;
+    100 1 SwitchOpened = switch::SwitchOpened;
+    101 1 SwitchReplacementChosen = switch::SwitchReplacementChosen;
+    102 1 SwitchClosed = switch::SwitchClosed;
 
     earlier:
     40 1 ServiceApplied = service::v1::ServiceApplied;
     50 1 ServiceRolledBack = service::v1::ServiceRolledBack;
+    67 1 InstancesDrainRequested = instance::v1::InstancesDrainRequested;
+    72 1 InstancesCancelled = instance::v1::InstancesCancelled;
 }

@@ -4,7 +4,7 @@ use postcard_schema::Schema;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{CredentialId, DeviceId, InstanceId, NodeId};
-use crate::time::Span;
+use crate::time::{Span, Timestamp};
 use crate::unit::Name;
 
 /// A node enrolled, or came back with a new agent, boot or inventory.
@@ -137,6 +137,56 @@ pub struct NodeLeft {
     pub reason: String,
     /// Instances that had not been stopped.
     pub instances: Vec<InstanceId>,
+}
+
+/// The node gets no new work; what runs there stays.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Schema)]
+pub struct NodeCordoned {
+    /// Which.
+    pub node: NodeId,
+    /// Why.
+    pub reason: String,
+}
+
+/// The node takes work again: a cordon, a drain or a reclaim is over or withdrawn.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Schema)]
+pub struct NodeUncordoned {
+    /// Which.
+    pub node: NodeId,
+    /// Why.
+    pub reason: String,
+}
+
+/// The node is to be emptied: each of its instances is replaced elsewhere, then stopped.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Schema)]
+pub struct NodeDrainRequested {
+    /// Which.
+    pub node: NodeId,
+    /// Who wants it back.
+    pub cause: DrainCause,
+    /// Why.
+    pub reason: String,
+    /// When it has to be empty, replacements or not; no hurry if none.
+    pub deadline: Option<Timestamp>,
+}
+
+/// Who wants a node emptied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Schema)]
+#[serde(rename_all = "snake_case")]
+pub enum DrainCause {
+    /// An operator.
+    Operator,
+    /// Its provider takes it back.
+    Reclaim,
+    /// Its owner takes it out of the pool; it leaves once it is empty.
+    Leave,
+}
+
+/// Everything on a draining node is confirmed stopped.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Schema)]
+pub struct NodeDrained {
+    /// Which.
+    pub node: NodeId,
 }
 
 /// Where a node comes from.

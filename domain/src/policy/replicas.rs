@@ -9,6 +9,10 @@
 //! A rollout whose new replicas fail [`ROLLOUT_TRIES`](crate::decide::ROLLOUT_TRIES) times in a row is halted: replicas
 //! that were to replace others and do not serve go, and what is missing is made from the generation that served before.
 //!
+//! Replicas on a node that is being emptied, and those asked to move, are replaced in the same way, all at once; those on a
+//! doubted node are replaced and otherwise left alone, since the node may be back in a moment. A drain with a deadline
+//! waits for replacements as long as it can.
+//!
 //! Invariants: what is ready never falls below what is wanted (or what there was) by an action named here; replicas that
 //! never served go before those that do; nothing is requested before a service's back-off is over; a service that is
 //! stopped or deleted loses all its replicas and gets none.
@@ -20,10 +24,10 @@ use crate::decide::fails_to_roll_out;
 use crate::events::instance::StopReason;
 use crate::id::{InstanceId, ServiceId};
 use crate::state::State;
-use crate::state::instance::{Instance, InstanceState};
+use crate::state::instance::{Displaced, Instance, InstanceState};
 use crate::state::node::NodeState;
 use crate::state::service::{Lifecycle, Service};
-use crate::time::Timestamp;
+use crate::time::{Span, Timestamp};
 
 /// One thing to do for a service.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,6 +93,9 @@ pub struct Reconciliation {
     pub next_wake: Option<Timestamp>,
 }
 
+/// What leaving takes besides an instance's own grace: gateways' word and the node's.
+const LEAVING: Span = Span::from_secs(3);
+
 /// Replicas beyond what is wanted that a rollout may have at a time: a quarter, at least one.
 pub fn surge(desired: u32) -> u32 {
     (desired / 4).max(1)
@@ -124,7 +131,7 @@ pub fn reconcile(state: &State, service: ServiceId, now: Timestamp) -> Reconcili
         .collect();
     staying.sort_by_key(|i| goes_first(state, i));
     match service.lifecycle {
-        Lifecycle::Active => active(service, &staying, now, &mut out),
+        Lifecycle::Active => active(state, service, &staying, now, &mut out),
         Lifecycle::Stopped => drain(service, &staying, StopReason::ServiceStopped, &mut out),
         Lifecycle::Deleting => drain(service, &staying, StopReason::ServiceDeleted, &mut out),
     }
@@ -176,9 +183,17 @@ fn is_ready(instance: &&&Instance) -> bool {
     instance.state == InstanceState::Ready
 }
 
-fn active(service: &Service, staying: &[&Instance], now: Timestamp, out: &mut Reconciliation) {
+fn active(state: &State, service: &Service, staying: &[&Instance], now: Timestamp, out: &mut Reconciliation) {
     let desired = service.desired as usize;
     let made = service.made_generation();
+    let (doubted, staying): (Vec<&Instance>, Vec<&Instance>) = staying
+        .iter()
+        .partition(|i| state.displaced(i) == Some(Displaced::Doubted));
+    // What serves on a doubted node may come back and is left alone; what never served there is only in the way.
+    let useless: Vec<&Instance> = doubted.into_iter().filter(|i| i.ready_at.is_none()).collect();
+    drain(service, &useless, StopReason::NodeDoubted, out);
+    let (displaced, staying): (Vec<&Instance>, Vec<&Instance>) =
+        staying.into_iter().partition(|i| state.displaced(i).is_some());
     // Under a halted rollout a new replica that serves is as good as an old one; without a halt it is the aim.
     let halted = service.halted.is_some();
     let (current, older): (Vec<&Instance>, Vec<&Instance>) = staying
@@ -194,7 +209,10 @@ fn active(service: &Service, staying: &[&Instance], now: Timestamp, out: &mut Re
     let (serving, useless): (Vec<&Instance>, Vec<&Instance>) = older.iter().partition(is_ready);
     // An older replica that does not serve is only in the way of its replacement.
     drain(service, &useless, StopReason::Replaced, out);
-    let spare = (ready + serving.len()).saturating_sub(desired).min(serving.len());
+    let leaving = displaced_go(state, service, &displaced, ready + serving.len(), now, out);
+    let spare = (ready + serving.len() + leaving)
+        .saturating_sub(desired)
+        .min(serving.len());
     drain(service, &serving[..spare], StopReason::Replaced, out);
 
     let missing = desired.saturating_sub(kept.len());
@@ -204,7 +222,7 @@ fn active(service: &Service, staying: &[&Instance], now: Timestamp, out: &mut Re
         return;
     }
     if let Some(retry_at) = service.retry_at.filter(|at| now < *at) {
-        out.next_wake = Some(out.next_wake.map_or(retry_at, |at| at.min(retry_at)));
+        out.next_wake = earliest(out.next_wake, Some(retry_at));
         return;
     }
     while wanted > 0 {
@@ -216,6 +234,62 @@ fn active(service: &Service, staying: &[&Instance], now: Timestamp, out: &mut Re
             count: count as u32,
         });
     }
+}
+
+/// Takes out of rotation what is to leave its place and has been replaced, or must not stay longer. `others` = replicas
+/// that serve elsewhere. Answers how many of those that serve stay for now.
+fn displaced_go(
+    state: &State,
+    service: &Service,
+    displaced: &[&Instance],
+    others: usize,
+    now: Timestamp,
+    out: &mut Reconciliation,
+) -> usize {
+    let (serving, useless): (Vec<&Instance>, Vec<&Instance>) = displaced.iter().partition(is_ready);
+    let due = |i: &&Instance| {
+        let at = due_at(state, service, i);
+        at.is_some_and(|at| at <= now)
+    };
+    let (due, staying): (Vec<&Instance>, Vec<&Instance>) = serving.into_iter().partition(due);
+    let spare = (others + staying.len())
+        .saturating_sub(service.desired as usize)
+        .min(staying.len());
+    let (spare, staying) = staying.split_at(spare);
+    let wakes = staying.iter().filter_map(|i| due_at(state, service, i)).min();
+    out.next_wake = earliest(out.next_wake, wakes);
+    let reason = |i: &&&Instance| match state.displaced(i) {
+        Some(Displaced::Moving) => StopReason::Moved,
+        _ => StopReason::NodeDraining,
+    };
+    let (moved, drained): (Vec<&Instance>, Vec<&Instance>) = useless
+        .iter()
+        .chain(&due)
+        .chain(spare)
+        .partition(|i| reason(i) == StopReason::Moved);
+    drain(service, &drained, StopReason::NodeDraining, out);
+    drain(service, &moved, StopReason::Moved, out);
+    staying.len()
+}
+
+/// When an instance of a draining node has to begin to leave whether it was replaced or not: so that its grace is over by
+/// the deadline, but not in the first half of the notice.
+fn due_at(state: &State, service: &Service, instance: &Instance) -> Option<Timestamp> {
+    let Some(Displaced::Draining { since, deadline }) = state.displaced(instance) else {
+        return None;
+    };
+    let deadline = deadline?;
+    let spec = service
+        .specs
+        .get(&instance.generation)
+        .unwrap_or_else(|| service.spec());
+    let half = Span::from_micros(deadline.since(since).micros() / 2);
+    let needed = Span::from_micros(spec.run.stop_grace.micros() + LEAVING.micros());
+    Some(deadline - needed.min(half))
+}
+
+fn earliest(a: Option<Timestamp>, b: Option<Timestamp>) -> Option<Timestamp> {
+    a.into_iter().chain(b).min()
 }
 
 fn drain(service: &Service, instances: &[&Instance], reason: StopReason, out: &mut Reconciliation) {

@@ -115,6 +115,13 @@ impl State {
                 self.forget_old_ends(e.instance, touched);
             }
             Event::InstanceFailed(e) => self.fail(e, event, meta, touched)?,
+            Event::InstanceMoveRequested(e) => {
+                let instance = self.changed_instance(e.instance, event, meta, touched)?;
+                instance.moving = Some(e.reason.clone());
+                instance.reason = format!("it was asked to move: {}", e.reason);
+                let service = instance.service;
+                self.changed_service(service, event, meta, touched)?;
+            }
             Event::InstancesLost(e) => self.lose_instances(&e.instances, &e.reason, false, meta, touched),
             Event::InstancesCancelled(e) => {
                 for id in &e.instances {
@@ -165,6 +172,7 @@ impl State {
                     ready_at: None,
                     occurred_at: meta.recorded_at,
                     timings,
+                    moving: None,
                     changed: meta.address,
                     trace,
                 },

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use crate::events::Event;
-use crate::events::node::NodeJoined;
+use crate::events::node::{DrainCause, NodeJoined};
 use crate::id::{InstanceId, NodeId};
 
 use super::device::{Device, DeviceCondition, HoldPhase};
 use super::instance::InstanceState;
-use super::node::{Node, NodeState};
+use super::node::{Drain, Intake, Node, NodeState};
 use super::{ApplyError, Entity, EventMeta, State, Touched, missing};
 
 impl State {
@@ -35,6 +35,7 @@ impl State {
                     .ok_or_else(|| missing(meta, event, e.node))?;
                 set(node, NodeState::Suspect, &e.reason, meta);
                 touched.push(Entity::Node(e.node));
+                self.services_notice(e.node, meta, touched);
             }
             Event::NodeRecovered(e) => {
                 let node = self
@@ -47,6 +48,7 @@ impl State {
                 if was_lost {
                     self.set_device_conditions(e.node, DeviceCondition::Usable, touched);
                 }
+                self.services_notice(e.node, meta, touched);
             }
             Event::NodeLost(e) => {
                 let node = self
@@ -86,6 +88,22 @@ impl State {
                 );
                 self.set_device_conditions(e.node, DeviceCondition::Lost, touched);
             }
+            Event::NodeCordoned(e) => self.set_intake(e.node, event, meta, touched, |_| Intake::Cordoned {
+                reason: e.reason.clone(),
+            })?,
+            Event::NodeUncordoned(e) => self.set_intake(e.node, event, meta, touched, |_| Intake::Open)?,
+            Event::NodeDrainRequested(e) => self.set_intake(e.node, event, meta, touched, |_| {
+                Intake::Draining(Drain {
+                    cause: e.cause,
+                    reason: e.reason.clone(),
+                    since: meta.recorded_at,
+                    deadline: e.deadline,
+                })
+            })?,
+            Event::NodeDrained(e) => self.set_intake(e.node, event, meta, touched, |before| match before {
+                Intake::Draining(drain) => Intake::Drained(drain),
+                other => other,
+            })?,
             Event::NodeInspected(e) => {
                 let node = self
                     .nodes
@@ -122,6 +140,7 @@ impl State {
             devices: BTreeSet::new(),
             instances: BTreeSet::new(),
             inspection: None,
+            intake: Intake::Open,
             changed: meta.address,
             work_changed: meta.address,
         });
@@ -135,6 +154,13 @@ impl State {
         node.agent_id.clone_from(&e.agent_id);
         node.credential = e.credential;
         node.work_changed = meta.address;
+        // Whoever took the machine away and brings it back wants it to work again.
+        if node.state == NodeState::Left
+            && let Intake::Draining(drain) | Intake::Drained(drain) = &node.intake
+            && drain.cause == DrainCause::Leave
+        {
+            node.intake = Intake::Open;
+        }
         set(node, NodeState::Joining, "inventory received", meta);
         self.index.node_names.insert(e.name.clone(), e.node);
 
@@ -175,6 +201,35 @@ impl State {
             touched.push(Entity::Device(device));
         }
         touched.push(Entity::Node(e.node));
+    }
+
+    fn set_intake(
+        &mut self,
+        id: NodeId,
+        event: &Event,
+        meta: &EventMeta,
+        touched: &mut Touched,
+        change: impl FnOnce(Intake) -> Intake,
+    ) -> Result<(), ApplyError> {
+        let node = self.nodes.get_mut(&id).ok_or_else(|| missing(meta, event, id))?;
+        node.intake = change(std::mem::replace(&mut node.intake, Intake::Open));
+        node.changed = meta.address;
+        touched.push(Entity::Node(id));
+        self.services_notice(id, meta, touched);
+        Ok(())
+    }
+
+    /// Marks the services of the node's instances as changed: what they need may be another thing now.
+    fn services_notice(&mut self, node: NodeId, meta: &EventMeta, touched: &mut Touched) {
+        let Some(node) = self.nodes.get(&node) else { return };
+        for instance in node.instances.iter().filter_map(|id| self.instances.get(id)) {
+            if let Some(service) = self.services.get_mut(&instance.service)
+                && service.changed != meta.address
+            {
+                service.changed = meta.address;
+                touched.push(Entity::Service(service.id));
+            }
+        }
     }
 
     fn set_device_conditions(&mut self, node: NodeId, condition: DeviceCondition, touched: &mut Touched) {

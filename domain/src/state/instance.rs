@@ -7,6 +7,9 @@ use crate::events::instance::{Hold, StopReason};
 use crate::id::{InstanceId, NodeId, ServiceId};
 use crate::time::{Span, Timestamp};
 
+use super::State;
+use super::node::NodeState;
+
 /// One running copy of a service.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Instance {
@@ -42,6 +45,8 @@ pub struct Instance {
     pub occurred_at: Timestamp,
     /// How long each step of the start-up chain took.
     pub timings: Timings,
+    /// Why it is to be replaced elsewhere, where somebody asked for that.
+    pub moving: Option<String>,
     /// Last change.
     pub changed: Address,
     /// Trace of what made it.
@@ -120,6 +125,39 @@ impl InstanceState {
     }
 }
 
+/// Why an instance that runs is not counted on where it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Displaced {
+    /// Its node is doubted: whether it serves is not known, and it counts again once its node is back.
+    Doubted,
+    /// Its node is being emptied, by the deadline if there is one.
+    Draining {
+        /// Since when.
+        since: Timestamp,
+        /// By when.
+        deadline: Option<Timestamp>,
+    },
+    /// It was asked to move.
+    Moving,
+}
+
+impl State {
+    /// Why `instance` is not counted on where it is, if that is so.
+    pub fn displaced(&self, instance: &Instance) -> Option<Displaced> {
+        let node = instance.node.and_then(|id| self.nodes.get(&id))?;
+        if matches!(node.state, NodeState::Suspect | NodeState::Lost) {
+            return Some(Displaced::Doubted);
+        }
+        if let Some(drain) = node.intake.draining() {
+            return Some(Displaced::Draining {
+                since: drain.since,
+                deadline: drain.deadline,
+            });
+        }
+        instance.moving.as_ref().map(|_| Displaced::Moving)
+    }
+}
+
 impl StopReason {
     /// As a sentence for `reason`.
     pub fn sentence(self) -> &'static str {
@@ -128,6 +166,9 @@ impl StopReason {
             StopReason::Replaced => "replaced by a newer generation",
             StopReason::ServiceStopped => "its service was stopped",
             StopReason::ServiceDeleted => "its service was deleted",
+            StopReason::NodeDraining => "its node is being emptied",
+            StopReason::Moved => "it was asked to move",
+            StopReason::NodeDoubted => "its node is doubted and it never served there",
         }
     }
 }

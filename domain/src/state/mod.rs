@@ -13,11 +13,13 @@
 mod apply_instance;
 mod apply_node;
 mod apply_service;
+mod apply_switch;
 pub mod device;
 pub mod instance;
 pub mod node;
 pub mod seal;
 pub mod service;
+pub mod switch;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -27,7 +29,7 @@ use crate::commit::{Address, Commit, TraceContext};
 use crate::events::Event;
 use crate::events::credential::{CredentialCreated, Role};
 use crate::events::node::Supply;
-use crate::id::{CredentialId, DeviceId, InstanceId, LedgerId, NodeId, ServiceId};
+use crate::id::{CredentialId, DeviceId, InstanceId, LedgerId, NodeId, ServiceId, SwitchId};
 use crate::time::{Span, Timestamp};
 use crate::unit::Name;
 
@@ -35,6 +37,7 @@ use device::Device;
 use instance::Instance;
 use node::Node;
 use service::Service;
+use switch::Switch;
 
 /// Raised with every change of the state's shape or of `apply`: seals of other versions cannot be checked.
 pub const STATE_VERSION: u32 = 2;
@@ -63,6 +66,8 @@ pub enum Entity {
     Service(ServiceId),
     /// An instance.
     Instance(InstanceId),
+    /// A switch.
+    Switch(SwitchId),
 }
 
 /// The entities that events changed, in order, with repeats.
@@ -165,6 +170,8 @@ pub struct State {
     pub services: BTreeMap<ServiceId, Service>,
     /// Instances that live, hold something, or ended lately.
     pub instances: BTreeMap<InstanceId, Instance>,
+    /// Switches that are open or were closed lately.
+    pub switches: BTreeMap<SwitchId, Switch>,
     #[serde(skip)]
     index: Index,
 }
@@ -246,7 +253,11 @@ impl State {
             | Event::NodeRecovered(_)
             | Event::NodeLost(_)
             | Event::NodeLeft(_)
-            | Event::NodeInspected(_) => self.apply_node(event, meta, touched)?,
+            | Event::NodeInspected(_)
+            | Event::NodeCordoned(_)
+            | Event::NodeUncordoned(_)
+            | Event::NodeDrainRequested(_)
+            | Event::NodeDrained(_) => self.apply_node(event, meta, touched)?,
             Event::ServiceApplied(_)
             | Event::ServiceStopRequested(_)
             | Event::ServiceStarted(_)
@@ -270,7 +281,11 @@ impl State {
             | Event::InstanceStopped(_)
             | Event::InstanceFailed(_)
             | Event::InstancesLost(_)
-            | Event::InstancesCancelled(_) => self.apply_instance(event, meta, touched)?,
+            | Event::InstancesCancelled(_)
+            | Event::InstanceMoveRequested(_) => self.apply_instance(event, meta, touched)?,
+            Event::SwitchOpened(_) | Event::SwitchReplacementChosen(_) | Event::SwitchClosed(_) => {
+                self.apply_switch(event, meta, touched)?;
+            }
             // Evidence itself is read from the ledger by those who need it; here only how far it reaches is kept.
             Event::TrafficMinuteClosed(e) => {
                 let service = self
@@ -360,6 +375,7 @@ impl State {
             .chain(self.devices.keys().copied().map(Entity::Device))
             .chain(self.services.keys().copied().map(Entity::Service))
             .chain(self.instances.keys().copied().map(Entity::Instance))
+            .chain(self.switches.keys().copied().map(Entity::Switch))
     }
 
     /// The encoding of one entity that seals hash; `None` when the state does not have it.
@@ -372,6 +388,7 @@ impl State {
             Entity::Device(id) => postcard::to_extend(self.devices.get(id)?, out),
             Entity::Service(id) => postcard::to_extend(self.services.get(id)?, out),
             Entity::Instance(id) => postcard::to_extend(self.instances.get(id)?, out),
+            Entity::Switch(id) => postcard::to_extend(self.switches.get(id)?, out),
         };
         Some(encoded.expect("a Vec takes any number of bytes and entities hold no unsized sequences"))
     }
@@ -386,6 +403,7 @@ impl State {
                 .and_then(|i| self.services.get(&i.service))
                 .map(|s| &s.tenant),
             Entity::Credential(id) => self.credentials.get(id).and_then(|c| c.tenant.as_ref()),
+            Entity::Switch(id) => self.switches.get(id).map(|s| &s.tenant),
             Entity::Cell | Entity::Term(_) | Entity::Node(_) | Entity::Device(_) => None,
         }
     }

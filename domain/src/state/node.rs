@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use crate::commit::Address;
-use crate::events::node::{InspectionFinding, NodeInspected, Supply};
+use crate::events::node::{DrainCause, InspectionFinding, NodeInspected, Supply};
 use crate::id::{CredentialId, DeviceId, InstanceId, NodeId};
 use crate::time::Timestamp;
 use crate::unit::Name;
@@ -47,6 +47,8 @@ pub struct Node {
     pub instances: BTreeSet<InstanceId>,
     /// What it measured of itself when it joined last.
     pub inspection: Option<NodeInspected>,
+    /// Whether it takes new work, as operators and owners want it.
+    pub intake: Intake,
     /// Last change of stage or inventory.
     pub changed: Address,
     /// Last change of what the node is to run: its desired state is new since here.
@@ -58,6 +60,69 @@ impl Node {
     pub fn findings(&self, device: Option<DeviceId>) -> impl Iterator<Item = &InspectionFinding> {
         let all = self.inspection.iter().flat_map(|inspection| &inspection.findings);
         all.filter(move |finding| finding.device == device)
+    }
+
+    /// Whether new work may be placed on it.
+    pub fn takes_work(&self) -> bool {
+        self.state == NodeState::Ready && self.intake == Intake::Open
+    }
+
+    /// The word for its state: what was asked of it, unless it is out of reach.
+    pub fn state_name(&self) -> &'static str {
+        match (self.state, &self.intake) {
+            (NodeState::Ready, Intake::Cordoned { .. }) => "cordoned",
+            (NodeState::Ready, Intake::Draining(_)) => "draining",
+            (NodeState::Ready, Intake::Drained(_)) => "drained",
+            (state, _) => state.name(),
+        }
+    }
+
+    /// Why it is in that state.
+    pub fn state_reason(&self) -> &str {
+        match (self.state, &self.intake) {
+            (NodeState::Ready, Intake::Cordoned { reason }) => reason,
+            (NodeState::Ready, Intake::Draining(drain) | Intake::Drained(drain)) => &drain.reason,
+            _ => &self.reason,
+        }
+    }
+}
+
+/// Whether a node takes new work, as operators and owners want it: another question than whether it is there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Intake {
+    /// It does.
+    Open,
+    /// It does not; what runs there stays.
+    Cordoned {
+        /// Why.
+        reason: String,
+    },
+    /// It is being emptied.
+    Draining(Drain),
+    /// Everything on it was confirmed stopped.
+    Drained(Drain),
+}
+
+/// A node being emptied.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Drain {
+    /// Who wants that.
+    pub cause: DrainCause,
+    /// Why.
+    pub reason: String,
+    /// Since when.
+    pub since: Timestamp,
+    /// When it has to be empty.
+    pub deadline: Option<Timestamp>,
+}
+
+impl Intake {
+    /// The drain under way, if one is.
+    pub fn draining(&self) -> Option<&Drain> {
+        match self {
+            Intake::Draining(drain) => Some(drain),
+            Intake::Open | Intake::Cordoned { .. } | Intake::Drained(_) => None,
+        }
     }
 }
 

@@ -12,13 +12,14 @@ use tidemill_domain::id::{InstanceId, ServiceId};
 use tidemill_domain::state::{ENDED_KEPT, Entity, EventMeta, State};
 
 use super::view::Retired;
-use crate::rows::{InstanceRow, ServiceRow, instance_row, service_row};
+use crate::rows::{InstanceRow, ServiceRow, SwitchRow, instance_row, service_row, switch_row};
 
 /// Rows of what an event may make the state forget.
 #[derive(Default)]
 pub(super) struct Leaving {
     instances: Vec<InstanceRow>,
     service: Option<ServiceRow>,
+    switches: Vec<SwitchRow>,
 }
 
 impl Leaving {
@@ -42,6 +43,16 @@ impl Leaving {
                         .filter_map(|id| instance_row(state, *id))
                         .collect(),
                     service: service_row(state, e.service),
+                    switches: Vec::new(),
+                };
+            }
+            // The end of one pushes out those that ended long before; in a rebuild that is the same batch.
+            Event::SwitchClosed(_) => {
+                let closed = state.switches.values().filter(|switch| !switch.is_open());
+                let unwritten = closed.filter(|switch| dirty.contains(&Entity::Switch(switch.id)));
+                return Self {
+                    switches: unwritten.filter_map(|switch| switch_row(state, switch.id)).collect(),
+                    ..Self::default()
                 };
             }
             _ => return Self::default(),
@@ -73,7 +84,7 @@ impl Leaving {
         }
         Self {
             instances,
-            service: None,
+            ..Self::default()
         }
     }
 
@@ -101,6 +112,8 @@ impl Leaving {
         let service = self
             .service
             .map(|row| Retired::Service(row.deleted(meta.address.sequence)));
-        instances.chain(service)
+        let switches = self.switches.into_iter();
+        let switches = switches.filter(|row| !state.switches.contains_key(&row.id));
+        instances.chain(service).chain(switches.map(Retired::Switch))
     }
 }

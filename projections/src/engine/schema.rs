@@ -10,6 +10,7 @@ pub const MIGRATIONS: &[&str] = &[
     include_str!("../../../migrations/read_models/0001_engine.sql"),
     include_str!("../../../migrations/read_models/0002_current.sql"),
     include_str!("../../../migrations/read_models/0003_history.sql"),
+    include_str!("../../../migrations/read_models/0004_switches.sql"),
 ];
 
 /// What the migrations add up to.
@@ -23,6 +24,7 @@ pub const TABLES: &[&str] = &[
     "services",
     "instances",
     "queue",
+    "switches",
     "events",
     "event_about",
 ];

@@ -15,7 +15,10 @@ use tidemill_domain::id::{InstanceId, ServiceId};
 use tidemill_domain::state::{Entity, State};
 
 use crate::history::{Told, actor_text, cause_text, entity_key, entity_text};
-use crate::rows::{InstanceRow, ServiceRow, device_row, instance_row, node_row, queue_row, service_row, supply_word};
+use crate::rows::{
+    InstanceRow, ServiceRow, SwitchRow, device_row, instance_row, node_row, queue_row, service_row, supply_word,
+    switch_row,
+};
 
 /// Bits of an event's number that are its index in the record: a record's 256 KiB hold fewer events than that.
 pub const INDEX_BITS: u32 = 20;
@@ -52,6 +55,8 @@ pub enum Retired {
     Instance(InstanceRow),
     /// A service.
     Service(ServiceRow),
+    /// A switch.
+    Switch(SwitchRow),
 }
 
 impl Retired {
@@ -60,6 +65,7 @@ impl Retired {
         match self {
             Retired::Instance(row) => Entity::Instance(row.id),
             Retired::Service(row) => Entity::Service(row.id),
+            Retired::Switch(row) => Entity::Switch(row.id),
         }
     }
 }
@@ -95,6 +101,7 @@ pub fn views() -> Vec<Box<dyn View>> {
         Box::new(Services),
         Box::new(Instances::default()),
         Box::new(Queue),
+        Box::new(Switches),
         Box::new(Events::default()),
     ]
 }
@@ -208,7 +215,7 @@ impl View for Services {
     fn retire(&self, conn: &Connection, retired: &Retired) -> rusqlite::Result<()> {
         match retired {
             Retired::Service(row) => Self::put(conn, row, false),
-            Retired::Instance(_) => Ok(()),
+            Retired::Instance(_) | Retired::Switch(_) => Ok(()),
         }
     }
 }
@@ -273,7 +280,7 @@ impl View for Instances {
     fn retire(&self, conn: &Connection, retired: &Retired) -> rusqlite::Result<()> {
         match retired {
             Retired::Instance(row) => self.put(conn, row, false),
-            Retired::Service(_) => Ok(()),
+            Retired::Service(_) | Retired::Switch(_) => Ok(()),
         }
     }
 
@@ -303,7 +310,7 @@ impl View for Queue {
     fn retire(&self, conn: &Connection, retired: &Retired) -> rusqlite::Result<()> {
         match retired {
             Retired::Service(row) => Self::delete(conn, row.id),
-            Retired::Instance(_) => Ok(()),
+            Retired::Instance(_) | Retired::Switch(_) => Ok(()),
         }
     }
 
@@ -325,6 +332,45 @@ impl View for Queue {
             json(&row)?
         ])?;
         Ok(())
+    }
+}
+
+struct Switches;
+
+impl Switches {
+    fn put(conn: &Connection, row: &SwitchRow) -> rusqlite::Result<()> {
+        cached(
+            conn,
+            "INSERT INTO switches (id, sort, service, tenant, node, state, since, body)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+             ON CONFLICT (id) DO UPDATE SET state = excluded.state, body = excluded.body",
+        )?
+        .execute(params![
+            row.id.to_string(),
+            row.sort_key(),
+            row.service.to_string(),
+            row.tenant.as_str(),
+            row.from_node.to_string(),
+            row.state,
+            row.opened_at.0,
+            json(row)?,
+        ])?;
+        Ok(())
+    }
+}
+
+impl View for Switches {
+    fn entity(&self, conn: &Connection, state: &State, entity: &Entity) -> rusqlite::Result<()> {
+        let Entity::Switch(id) = entity else { return Ok(()) };
+        // One that the state has forgotten stands as it was closed.
+        switch_row(state, *id).map_or(Ok(()), |row| Self::put(conn, &row))
+    }
+
+    fn retire(&self, conn: &Connection, retired: &Retired) -> rusqlite::Result<()> {
+        match retired {
+            Retired::Switch(row) => Self::put(conn, row),
+            Retired::Instance(_) | Retired::Service(_) => Ok(()),
+        }
     }
 }
 

@@ -16,6 +16,7 @@ pub fn entity_key(entity: &Entity) -> i64 {
         Entity::Device(id) => (4, id.bits()),
         Entity::Service(id) => (5, id.bits()),
         Entity::Instance(id) => (6, id.bits()),
+        Entity::Switch(id) => (7, id.bits()),
     };
     // 53 bits in all: it is never negative, and survives readers that take numbers for doubles.
     (tag << 50 | bits).cast_signed()
@@ -68,6 +69,23 @@ pub fn about(event: &Event, actor: &Actor, target: &Entity, before: &State) -> V
         Event::InstancesStopRequested(e) => instances(&e.instances),
         Event::InstancesLost(e) => instances(&e.instances),
         Event::InstancesCancelled(e) => instances(&e.instances),
+        Event::InstanceMoveRequested(e) => instances(&[e.instance]),
+        Event::SwitchOpened(e) => instances(&[e.instance]),
+        Event::SwitchReplacementChosen(e) => {
+            instances(&[e.instance]);
+            out.extend(before.switches.get(&e.switch).map(|s| Entity::Service(s.service)));
+        }
+        Event::SwitchClosed(e) => {
+            if let Some(switch) = before.switches.get(&e.switch) {
+                out.extend([
+                    Entity::Service(switch.service),
+                    Entity::Instance(switch.instance),
+                    Entity::Node(switch.node),
+                ]);
+            }
+            out.extend(e.replacement.map(Entity::Instance));
+            out.extend(e.to_node.map(Entity::Node));
+        }
         // The rest concern their target alone. Windows of observations name nodes only to count their beats.
         Event::LedgerCreated(_)
         | Event::EpochStarted(_)
@@ -79,6 +97,10 @@ pub fn about(event: &Event, actor: &Actor, target: &Entity, before: &State) -> V
         | Event::NodeReady(_)
         | Event::NodeSuspected(_)
         | Event::NodeRecovered(_)
+        | Event::NodeCordoned(_)
+        | Event::NodeUncordoned(_)
+        | Event::NodeDrainRequested(_)
+        | Event::NodeDrained(_)
         | Event::ServiceApplied(_)
         | Event::ServiceStopRequested(_)
         | Event::ServiceStarted(_)

@@ -7,7 +7,8 @@ use tidemill_domain::events::Event;
 use tidemill_domain::events::instance::{InstancesPlaced, InstancesRequested};
 use tidemill_domain::events::node::{NodeInspected, NodeJoined};
 use tidemill_domain::events::service::{DesiredReason, ServiceApplied, ServiceScaleOverridden};
-use tidemill_domain::id::{InstanceId, NodeId, ServiceId};
+use tidemill_domain::events::switch::{SwitchClosed, SwitchOutcome};
+use tidemill_domain::id::{InstanceId, NodeId, ServiceId, SwitchId};
 use tidemill_domain::state::{Entity, State};
 use tidemill_domain::time::Span;
 
@@ -38,7 +39,7 @@ fn said(target: Entity, name: impl Into<String>, change: impl Into<String>, reas
 /// Describes `event` from the state before it.
 pub fn describe(event: &Event, before: &State) -> Description {
     let node = |id: NodeId, to: &str, reason: String| {
-        let from = before.nodes.get(&id).map_or("unknown", |n| n.state.name());
+        let from = before.nodes.get(&id).map_or("unknown", |n| n.state_name());
         said(
             Entity::Node(id),
             node_name(before, id),
@@ -204,6 +205,38 @@ pub fn describe(event: &Event, before: &State) -> Description {
             "→ stopped, never placed",
             e.reason.sentence().to_owned(),
         ),
+        Event::InstanceMoveRequested(e) => {
+            let state = before.instances.get(&e.instance).map_or("unknown", |i| i.state.name());
+            instance(e.instance, state, format!("somebody wants it elsewhere: {}", e.reason))
+        }
+        Event::NodeCordoned(e) => node(e.node, "cordoned", e.reason.clone()),
+        Event::NodeUncordoned(e) => node(e.node, "open for work", e.reason.clone()),
+        Event::NodeDrainRequested(e) => match e.deadline {
+            Some(deadline) => node(e.node, &format!("draining until {deadline}"), e.reason.clone()),
+            None => node(e.node, "draining", e.reason.clone()),
+        },
+        Event::NodeDrained(e) => node(e.node, "drained", "everything on it is confirmed stopped".into()),
+        Event::SwitchOpened(e) => {
+            let change = format!(
+                "{} of {} is to move off {} ({})",
+                e.instance,
+                service_name(before, e.service),
+                node_name(before, e.node),
+                e.cause.name()
+            );
+            said(
+                Entity::Switch(e.switch),
+                service_name(before, e.service),
+                change,
+                e.detail.clone(),
+            )
+        }
+        Event::SwitchReplacementChosen(e) => {
+            let change = format!("{} takes over", e.instance);
+            let reason = "it was requested because of this switch";
+            said(Entity::Switch(e.switch), switch_name(before, e.switch), change, reason)
+        }
+        Event::SwitchClosed(e) => closed(e, before),
         Event::TrafficMinuteClosed(e) => {
             let change = format!(
                 "minute {}: {} requests, {} failed",
@@ -249,6 +282,36 @@ fn instance_name(before: &State, id: InstanceId) -> String {
         Some(instance) => service_name(before, instance.service),
         None => id.to_string(),
     }
+}
+
+fn switch_name(before: &State, id: SwitchId) -> String {
+    before
+        .switches
+        .get(&id)
+        .map_or_else(|| id.to_string(), |s| s.workload())
+}
+
+fn closed(e: &SwitchClosed, before: &State) -> Description {
+    let change = match (e.outcome, e.replacement, e.to_node, e.replace) {
+        (SwitchOutcome::Replaced, Some(replacement), Some(node), Some(took)) => {
+            format!("replaced by {replacement} on {} after {took}", node_name(before, node))
+        }
+        (SwitchOutcome::Replaced, ..) => "replaced".to_owned(),
+        (SwitchOutcome::Recovered, ..) => "over: what was to move came back".to_owned(),
+        (SwitchOutcome::NotNeeded, ..) => "over: it is not wanted any more".to_owned(),
+    };
+    let effect = &e.effect;
+    let reason = match (effect.is_perceived(), effect.covered_seconds) {
+        (_, 0) => "no gateway reported any use of the service meanwhile".to_owned(),
+        (false, _) => "customers noticed nothing".to_owned(),
+        (true, _) => format!(
+            "customers noticed: {} failed, {} cut, longest gap {}",
+            count(effect.failed_requests as usize, "request"),
+            count(effect.cut_streams as usize, "stream"),
+            effect.longest_gap
+        ),
+    };
+    said(Entity::Switch(e.switch), switch_name(before, e.switch), change, reason)
 }
 
 fn silent(span: Span, reason: &str) -> String {

@@ -160,6 +160,7 @@ pub fn entity_text(entity: &Entity) -> String {
         Entity::Device(id) => id.to_string(),
         Entity::Service(id) => id.to_string(),
         Entity::Instance(id) => id.to_string(),
+        Entity::Switch(id) => id.to_string(),
     }
 }
 

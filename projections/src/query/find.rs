@@ -1,7 +1,7 @@
 //! What people mean, among everything that ever was: for asking about a service that was deleted, an instance long over.
 
 use rusqlite::{Connection, Row, params};
-use tidemill_domain::id::{CredentialId, DeviceId, InstanceId, NodeId, ServiceId};
+use tidemill_domain::id::{CredentialId, DeviceId, InstanceId, NodeId, ServiceId, SwitchId};
 use tidemill_domain::state::Entity;
 
 use super::QueryError;
@@ -46,6 +46,10 @@ fn exact(conn: &Connection, query: &Query<'_>) -> Result<Vec<(Match, bool)>, Que
         let sql = "SELECT id, sort, present FROM instances WHERE id = ?1";
         read(conn, sql, params![text], &mut found, instance)?;
     }
+    if query.wants("switch") {
+        let sql = "SELECT id, json_extract(body, '$.workload'), 1 FROM switches WHERE id = ?1";
+        read(conn, sql, params![text], &mut found, switch)?;
+    }
     if query.wants("device") {
         let sql = "SELECT id, uuid, 1 FROM devices WHERE id = ?1 OR uuid = ?1";
         read(conn, sql, params![text], &mut found, device)?;
@@ -84,6 +88,11 @@ fn prefixed(conn: &Connection, query: &Query<'_>) -> Result<Vec<Match>, QueryErr
             format!("SELECT id, uuid, 1 FROM devices WHERE id BETWEEN ?1 AND ?2 OR uuid BETWEEN ?1 AND ?2 {SOME}");
         read(conn, &sql, range, &mut found, device)?;
     }
+    if query.wants("switch") {
+        let sql =
+            format!("SELECT id, json_extract(body, '$.workload'), 1 FROM switches WHERE id BETWEEN ?1 AND ?2 {SOME}");
+        read(conn, &sql, range, &mut found, switch)?;
+    }
     Ok(found.into_iter().map(|(found, _)| found).collect())
 }
 
@@ -115,6 +124,10 @@ fn node(id: &str, name: &str) -> Option<Match> {
 
 fn service(id: &str, name: &str) -> Option<Match> {
     Some(Match::new(Entity::Service(id.parse::<ServiceId>().ok()?), name))
+}
+
+fn switch(id: &str, workload: &str) -> Option<Match> {
+    Some(Match::new(Entity::Switch(id.parse::<SwitchId>().ok()?), workload))
 }
 
 fn device(id: &str, name: &str) -> Option<Match> {

@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 
 use super::{QueryError, cursor};
 use crate::filter::{Filter, List, Page};
-use crate::rows::{Counts, DeviceRow, InstanceRow, NodeRow, PoolRow, QueueRow, ServiceRow, supply_word};
+use crate::rows::{Counts, DeviceRow, InstanceRow, NodeRow, PoolRow, QueueRow, ServiceRow, SwitchRow, supply_word};
 
 /// A `WHERE` clause as it grows.
 #[derive(Clone, Default)]
@@ -99,6 +99,17 @@ pub(super) fn queue(conn: &Connection, filter: &Filter) -> Result<Page<QueueRow>
     filters.any("tenant", filter.tenant.iter().map(ToString::to_string), "");
     since(&mut filters, filter);
     list(conn, "queue", filters, filter)
+}
+
+pub(super) fn switches(conn: &Connection, filter: &Filter) -> Result<Page<SwitchRow>, QueryError> {
+    filter.check(List::Switches)?;
+    let mut filters = Where::default();
+    filters.any("state", filter.state.iter().cloned(), "");
+    filters.any("tenant", filter.tenant.iter().map(ToString::to_string), "");
+    filters.any("service", filter.service.map(|s| s.to_string()), "");
+    filters.any("node", filter.node.map(|n| n.to_string()), "");
+    since(&mut filters, filter);
+    list(conn, "switches", filters, filter)
 }
 
 fn since(filters: &mut Where, filter: &Filter) {

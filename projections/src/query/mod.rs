@@ -22,7 +22,7 @@ use crate::engine::{Progress, snapshots};
 use crate::filter::{EventFilter, Filter, FilterError, Page};
 use crate::history::EventRow;
 use crate::resolve::Resolution;
-use crate::rows::{DeviceRow, InstanceRow, NodeRow, PoolRow, QueueRow, ServiceRow};
+use crate::rows::{DeviceRow, InstanceRow, NodeRow, PoolRow, QueueRow, ServiceRow, SwitchRow};
 
 /// Connections at a time. Reading is short; more would only spread the page cache thinner.
 const CONNECTIONS: usize = 4;
@@ -162,6 +162,11 @@ impl ReadModels {
     /// `queue`.
     pub async fn queue(&self, filter: Filter) -> Result<Page<QueueRow>, QueryError> {
         self.query(move |conn| lists::queue(conn, &filter)).await
+    }
+
+    /// `switches`, those closed long ago too.
+    pub async fn switches(&self, filter: Filter) -> Result<Page<SwitchRow>, QueryError> {
+        self.query(move |conn| lists::switches(conn, &filter)).await
     }
 
     /// `pool`, and the record it is of.

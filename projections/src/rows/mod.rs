@@ -13,6 +13,7 @@ mod node;
 mod pool;
 mod queue;
 mod service;
+mod switch;
 
 use tidemill_domain::state::{Entity, State};
 
@@ -23,6 +24,7 @@ pub use pool::{Counts, PoolRow, pool_row};
 pub use queue::{FilterRow, QueueRow, filter_sentence, queue_row};
 pub(crate) use service::unconfirmed;
 pub use service::{OverrideRow, RequestRow, ServiceCounts, ServiceRow, service_row};
+pub use switch::{SwitchRow, switch_row};
 
 /// Further entities whose rows change when `entity` does, as the state stands after the change.
 pub fn dependents(state: &State, entity: &Entity) -> Option<Entity> {

@@ -104,7 +104,7 @@ pub fn node_row(state: &State, id: NodeId) -> Option<NodeRow> {
         provider: node.provider.clone(),
         region: node.region.clone(),
         zone: node.zone.clone(),
-        state: node.state.name().to_owned(),
+        state: node.state_name().to_owned(),
         devices: 0,
         free_devices: 0,
         lost_devices: 0,
@@ -137,7 +137,7 @@ pub fn node_row(state: &State, id: NodeId) -> Option<NodeRow> {
             disk_sync_us: inspection.disk_sync.map(Span::micros),
             round_trip_us: inspection.round_trip.map(Span::micros),
         }),
-        reason: with_findings(&node.reason, node.inspection.iter().flat_map(|i| &i.findings)),
+        reason: with_findings(node.state_reason(), node.inspection.iter().flat_map(|i| &i.findings)),
     };
     for device in node.devices.iter().filter_map(|id| state.devices.get(id)) {
         let free = device.free();

@@ -7,8 +7,8 @@ use tidemill_domain::time::Timestamp;
 use super::Moment;
 use crate::filter::{Filter, FilterError, List, Page};
 use crate::rows::{
-    DeviceRow, InstanceRow, NodeRow, PoolRow, QueueRow, ServiceRow, device_row, instance_row, node_row, pool_row,
-    queue_row, service_row,
+    DeviceRow, InstanceRow, NodeRow, PoolRow, QueueRow, ServiceRow, SwitchRow, device_row, instance_row, node_row,
+    pool_row, queue_row, service_row, switch_row,
 };
 
 /// A state and the record that it is of: for lists over a state that is already at hand.
@@ -98,6 +98,21 @@ impl Lists<'_> {
         let rows =
             rows.filter(|row| filter.tenant.as_ref().is_none_or(|t| row.tenant == *t) && since(filter, row.since));
         Ok(self.page(rows.map(|row| (row.sort_key(), row.service.to_string(), row)), filter))
+    }
+
+    /// `switches` that were open or had been closed for at most an hour.
+    pub fn switches(&self, filter: &Filter) -> Result<Page<SwitchRow>, FilterError> {
+        filter.check(List::Switches)?;
+        let state = self.state;
+        let rows = state.switches.keys().filter_map(|id| switch_row(state, *id));
+        let rows = rows.filter(|row| {
+            any(&filter.state, &row.state)
+                && filter.tenant.as_ref().is_none_or(|t| row.tenant == *t)
+                && filter.service.is_none_or(|s| row.service == s)
+                && filter.node.is_none_or(|n| row.from_node == n)
+                && since(filter, row.opened_at)
+        });
+        Ok(self.page(rows.map(|row| (row.sort_key(), row.id.to_string(), row)), filter))
     }
 
     /// `pool`.

@@ -11,6 +11,7 @@
 
 mod gateways;
 mod release;
+mod switches;
 
 use tidemill_domain::policy::liveness::{Detector, Heard};
 use tidemill_domain::state::State;
@@ -20,8 +21,10 @@ use tidemill_kit::{ObservedBlock, Reads, Step, StepInput, Wish, Worker};
 
 use gateways::Gateways;
 use release::Releases;
+use switches::Switches;
 
 pub use release::{IN_ROTATION_PATIENCE, RELEASE_CAP};
+pub use switches::SETTLE;
 
 /// Blocks of the past that are read at the start. A door publishes at most ten a second, so with a few doors they reach
 /// back over a gateway's lease; where they do not, the rest of the lease is watched.
@@ -33,6 +36,7 @@ pub struct Failover {
     detector: Detector,
     gateways: Gateways,
     releases: Releases,
+    switches: Switches,
 }
 
 impl Worker for Failover {
@@ -48,6 +52,7 @@ impl Worker for Failover {
         for block in blocks {
             for seen in &block.seen {
                 if !block.past {
+                    self.switches.hear(seen, mono);
                     self.detector
                         .hear(&seen.door, seen.received_at, seen.sequence, mono, &heard(&seen.body));
                 }
@@ -71,6 +76,7 @@ impl Worker for Failover {
         }
         let word = self.gateways.word(input.mono);
         self.releases.step(&input, &word, &mut step);
+        self.switches.step(&input, &mut step);
         step
     }
 }

@@ -118,7 +118,7 @@ fn node_filter(entry: &PoolNode<'_>, spec: &ServiceSpec) -> Option<Filter> {
     let node = entry.node;
     if entry.revoked {
         Some(Filter::TokenRevoked)
-    } else if node.state != NodeState::Ready {
+    } else if !node.takes_work() {
         Some(Filter::NodeNotReady)
     } else if !spec.placement.supply.contains(&node.supply) {
         Some(Filter::SupplyNotAllowed)
