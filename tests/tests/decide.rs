@@ -22,6 +22,8 @@ use tidemill_tests::make::{
 
 #[path = "decide/forget.rs"]
 mod forget;
+#[path = "decide/switches.rs"]
+mod switches;
 
 fn names(events: &[Event]) -> Vec<&'static str> {
     events.iter().map(Event::name).collect()
@@ -637,7 +639,7 @@ fn an_agent_that_returns_without_its_instances_has_lost_them() {
     back.instances = vec![i[1]];
     assert_eq!(
         names(&cell.given(Command::JoinNode(back))),
-        ["NodeJoined", "NodeReady", "InstancesLost"]
+        ["NodeJoined", "NodeReady", "SwitchOpened", "InstancesLost"]
     );
     assert_eq!(cell.state.instances[&i[0]].state, InstanceState::Lost);
     assert_eq!(cell.state.instances[&i[1]].state, InstanceState::Ready);
@@ -665,7 +667,10 @@ fn a_node_that_leaves_takes_its_instances_along() {
         node,
         reason: "the owner wants it back".into(),
     };
-    assert_eq!(names(&cell.given(leave())), ["NodeLeft"]);
+    assert_eq!(
+        names(&cell.given(leave())),
+        ["NodeLeft", "SwitchOpened", "SwitchOpened"]
+    );
     assert!(cell.given(leave()).is_empty());
     assert!(instances_of(&cell.state, "hello").is_empty());
 }

@@ -3,6 +3,7 @@
 
 mod drive;
 mod liveness;
+mod moves;
 mod placement;
 mod placement_properties;
 mod replicas;

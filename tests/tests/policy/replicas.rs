@@ -115,7 +115,7 @@ fn replicas_go_in_order_of_their_use() {
 }
 
 #[test]
-fn of_those_that_serve_the_newest_goes_and_one_on_a_doubted_node_before_it() {
+fn of_those_that_serve_the_newest_goes_and_one_on_a_doubted_node_waits_for_it() {
     let mut cell = Cell::new();
     cell.given(Command::JoinNode(join("n1", 1)));
     cell.given(Command::JoinNode(join("n2", 1)));
@@ -139,7 +139,16 @@ fn of_those_that_serve_the_newest_goes_and_one_on_a_doubted_node_before_it() {
         silent: Span::from_secs(3),
         reason: "silent".into(),
     });
-    assert_eq!(drains(&cell, "hello"), [(old, StopReason::ScaledDown)]);
+    assert_eq!(
+        drains(&cell, "hello"),
+        [],
+        "the other one is all that serves for certain"
+    );
+    cell.given(Command::RecoverNode {
+        node,
+        reason: "heard".into(),
+    });
+    assert_eq!(drains(&cell, "hello"), [(new, StopReason::ScaledDown)]);
 }
 
 #[test]
