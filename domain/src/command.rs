@@ -96,6 +96,9 @@ pub enum Command {
         node: NodeId,
         /// Silent for how long.
         silent: Span,
+        /// Its connection was closed as well.
+        #[serde(default)]
+        closed: bool,
         /// What was seen.
         reason: String,
     },

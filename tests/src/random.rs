@@ -191,7 +191,12 @@ fn node_command(node: NodeId, choice: &mut Choice) -> Command {
             reason,
             deadline: [None, Some(Span::from_secs(10)), Some(Span::from_secs(600))][choice.below(3)],
         }),
-        0..=2 => Command::SuspectNode { node, silent, reason },
+        0..=2 => Command::SuspectNode {
+            node,
+            silent,
+            closed: false,
+            reason,
+        },
         3 | 4 => Command::LoseNode { node, silent, reason },
         5 | 6 => Command::RecoverNode { node, reason },
         7 => Command::LeaveNode { node, reason },

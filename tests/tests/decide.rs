@@ -111,6 +111,7 @@ fn a_living_nodes_name_and_devices_are_its_own() {
     cell.given(Command::SuspectNode {
         node,
         silent: Span::from_secs(3),
+        closed: false,
         reason: "silent".into(),
     });
     cell.given(Command::LoseNode {
@@ -195,6 +196,7 @@ fn a_role_has_one_holder_and_old_terms_are_refused() {
     let doubt = || Command::SuspectNode {
         node,
         silent: Span::ZERO,
+        closed: false,
         reason: "test".into(),
     };
     assert_eq!(code(cell.ask_as(worker(1), doubt())), "stale_term");
@@ -460,6 +462,7 @@ fn a_placement_is_checked_where_it_cannot_race() {
     cell.given(Command::SuspectNode {
         node,
         silent: Span::ZERO,
+        closed: false,
         reason: "test".into(),
     });
     assert_eq!(
@@ -606,6 +609,7 @@ fn a_lost_nodes_devices_return_only_when_it_says_that_nothing_is_left() {
     cell.given(Command::SuspectNode {
         node,
         silent: Span::from_secs(3),
+        closed: false,
         reason: "silent".into(),
     });
     assert_eq!(names(&cell.given(lose())), ["NodeLost"]);

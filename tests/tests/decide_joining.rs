@@ -31,7 +31,12 @@ fn node(cell: &Cell, wanted: &str) -> NodeId {
 
 fn suspect(cell: &mut Cell, node: NodeId) {
     let (silent, reason) = (Span::from_secs(3), "silent".to_owned());
-    cell.given(Command::SuspectNode { node, silent, reason });
+    cell.given(Command::SuspectNode {
+        node,
+        silent,
+        closed: false,
+        reason,
+    });
 }
 
 fn lose(cell: &mut Cell, node: NodeId) {

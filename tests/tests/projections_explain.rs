@@ -148,6 +148,7 @@ fn a_lost_node_and_what_was_on_it() {
         Command::SuspectNode {
             node,
             silent: Span::from_secs(3),
+            closed: false,
             reason: "no beat".into(),
         },
         Command::LoseNode {

@@ -289,12 +289,17 @@ pub(super) fn suspect(
     context: &Context<'_>,
     id: NodeId,
     silent: Span,
+    closed: bool,
     reason: String,
 ) -> Result<Vec<Event>, Rejection> {
     let node = get(state, id)?;
     if node.state != NodeState::Ready {
         return Ok(vec![]);
     }
+    let cause = match closed {
+        true => SwitchCause::ConnectionClosed,
+        false => SwitchCause::NodeSilent,
+    };
     let mut events = vec![
         NodeSuspected {
             node: id,
@@ -303,15 +308,7 @@ pub(super) fn suspect(
         }
         .into(),
     ];
-    open_switches(
-        state,
-        context,
-        node,
-        SwitchCause::NodeSilent,
-        &reason,
-        silent,
-        &mut events,
-    );
+    open_switches(state, context, node, cause, &reason, silent, &mut events);
     Ok(events)
 }
 
@@ -341,35 +338,19 @@ pub(super) fn recover(state: &State, id: NodeId, reason: String) -> Result<Vec<E
     }
 }
 
-pub(super) fn lose(
-    state: &State,
-    context: &Context<'_>,
-    id: NodeId,
-    silent: Span,
-    reason: String,
-) -> Result<Vec<Event>, Rejection> {
+pub(super) fn lose(state: &State, id: NodeId, silent: Span, reason: String) -> Result<Vec<Event>, Rejection> {
     let node = get(state, id)?;
     match node.state {
-        NodeState::Suspect => {
-            let lost = NodeLost {
+        // What was to move was found when the node was doubted.
+        NodeState::Suspect => Ok(vec![
+            NodeLost {
                 node: id,
                 silent,
-                reason: reason.clone(),
+                reason,
                 instances: living_instances(state, node),
-            };
-            let mut events = vec![lost.into()];
-            // Opened at the suspicion already, but for what has been wanted since.
-            open_switches(
-                state,
-                context,
-                node,
-                SwitchCause::NodeSilent,
-                &reason,
-                silent,
-                &mut events,
-            );
-            Ok(events)
-        }
+            }
+            .into(),
+        ]),
         NodeState::Lost | NodeState::Left => Ok(vec![]),
         state @ (NodeState::Joining | NodeState::Ready) => Err(Rejection::WrongState {
             what: format!("node {}", node.name),

@@ -26,6 +26,7 @@ fn only_a_lost_node_is_forgotten_and_then_nothing_waits_for_it() {
     cell.given(Command::SuspectNode {
         node,
         silent,
+        closed: false,
         reason: reason(),
     });
     assert_eq!(code(cell.ask(forget("scrapped"))), "wrong_state");
@@ -79,6 +80,7 @@ fn a_forgotten_nodes_name_is_not_bound_to_the_token_that_enrolled_it() {
     cell.given(Command::SuspectNode {
         node,
         silent,
+        closed: false,
         reason: reason(),
     });
     cell.given(Command::LoseNode {

@@ -40,6 +40,7 @@ fn suspect(node: NodeId) -> Command {
     Command::SuspectNode {
         node,
         silent: Span::from_millis(2_500),
+        closed: false,
         reason: "no heartbeat for 2.5s".into(),
     }
 }

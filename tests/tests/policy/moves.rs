@@ -128,6 +128,7 @@ fn what_serves_on_a_doubted_node_is_replaced_and_kept_until_it_is_known_better()
     cell.given(Command::SuspectNode {
         node,
         silent: Span::from_secs(3),
+        closed: false,
         reason: "silent".into(),
     });
     assert_eq!(requested(&cell), 2);
@@ -154,6 +155,7 @@ fn what_never_served_on_a_doubted_node_is_only_in_the_way() {
     cell.given(Command::SuspectNode {
         node,
         silent: Span::from_secs(3),
+        closed: false,
         reason: "silent".into(),
     });
     assert_eq!(drains(&cell, "hello")[0].1, StopReason::NodeDoubted);

@@ -255,6 +255,7 @@ fn suspect_nodes_get_nothing() {
     cell.given(Command::SuspectNode {
         node,
         silent: Span::from_secs(3),
+        closed: false,
         reason: "silent".into(),
     });
     cell.given(apply("hello", spec(1, 1)));
@@ -407,6 +408,7 @@ fn dirty_and_lost_devices_are_not_given_away() {
         Command::SuspectNode {
             node,
             silent: Span::from_secs(3),
+            closed: false,
             reason: "silent".into(),
         },
         Command::LoseNode {

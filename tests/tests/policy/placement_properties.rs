@@ -75,6 +75,7 @@ fn cell_of(nodes: &[NodeShape]) -> Cell {
             cell.given(Command::SuspectNode {
                 node,
                 silent: Span::from_secs(3),
+                closed: false,
                 reason: "silent".into(),
             });
         }

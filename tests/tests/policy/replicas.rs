@@ -137,6 +137,7 @@ fn of_those_that_serve_the_newest_goes_and_one_on_a_doubted_node_waits_for_it() 
     cell.given(Command::SuspectNode {
         node,
         silent: Span::from_secs(3),
+        closed: false,
         reason: "silent".into(),
     });
     assert_eq!(

@@ -557,11 +557,17 @@ impl Cell {
             0 => Command::LeaveNode { node, reason },
             5 => Command::ForgetNode { node, reason },
             1 => Command::RecoverNode { node, reason },
-            2 => Command::SuspectNode { node, silent, reason },
+            2 => Command::SuspectNode {
+                node,
+                silent,
+                closed: false,
+                reason,
+            },
             _ => {
                 let _ = self.ask(Command::SuspectNode {
                     node,
                     silent,
+                    closed: false,
                     reason: reason.clone(),
                 });
                 Command::LoseNode { node, silent, reason }

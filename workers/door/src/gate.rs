@@ -50,6 +50,14 @@ impl Caller {
         }
     }
 
+    /// The envelope of one of several commands of this request, told apart by `part`.
+    pub(crate) fn envelope_for(&self, part: &str, command: Command) -> Envelope {
+        Envelope {
+            id: CommandId::derived(&[&self.command.0, part.as_bytes()]),
+            ..self.envelope(command)
+        }
+    }
+
     /// The id its command has.
     pub(crate) fn command_id(&self) -> CommandId {
         self.command

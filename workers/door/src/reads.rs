@@ -33,6 +33,8 @@ pub enum ListKind {
     Instances,
     /// `queue`.
     Queue,
+    /// Switches.
+    Switches,
 }
 
 impl ListKind {
@@ -44,6 +46,7 @@ impl ListKind {
             ListKind::Services => "services",
             ListKind::Instances => "instances",
             ListKind::Queue => "queue",
+            ListKind::Switches => "switches",
         }
     }
 }

@@ -12,7 +12,7 @@ use axum::routing::{self, MethodRouter};
 use http::{HeaderMap, Method};
 use tidemill_protocol::{AGENT_PATH, GATEWAY_PATH};
 
-use crate::api::{apply, doctor, events, lists, logs, metrics, nodes, probes, services, show, tokens};
+use crate::api::{apply, doctor, events, lists, logs, metrics, moves, nodes, probes, services, show, tokens};
 use crate::auth::Access;
 use crate::connect;
 use crate::gate::{finish, gate};
@@ -169,6 +169,13 @@ pub(crate) static ROUTES: &[Route] = &[
         LIST,
         || routing::get(lists::queue),
     ),
+    get(
+        "/v1/switches",
+        Access::Read,
+        "Work that moved or is moving from one instance to another",
+        LIST,
+        || routing::get(lists::switches),
+    ),
     get("/v1/pool", Access::ReadPool, "Sums over the whole pool", &POINT, || {
         routing::get(lists::pool)
     }),
@@ -277,6 +284,41 @@ pub(crate) static ROUTES: &[Route] = &[
         &[],
         || routing::post(nodes::forget),
     ),
+    post(
+        "/v1/nodes/{id}/drain",
+        Access::Operate,
+        "Empty a node, `{reason, deadline_ms?, reclaim?}`: each instance is replaced elsewhere, then stopped",
+        &[],
+        || routing::post(moves::drain),
+    ),
+    post(
+        "/v1/nodes/{id}/cordon",
+        Access::Operate,
+        "Give a node nothing new, `{reason}`",
+        &[],
+        || routing::post(moves::cordon),
+    ),
+    post(
+        "/v1/nodes/{id}/uncordon",
+        Access::Operate,
+        "Give a node work again, `{reason}`; withdraws a drain",
+        &[],
+        || routing::post(moves::uncordon),
+    ),
+    post(
+        "/v1/providers/{provider}/drain",
+        Access::Operate,
+        "Empty every node of a provider, `{reason, deadline_ms?, reclaim?}`",
+        &[],
+        || routing::post(moves::drain_provider),
+    ),
+    post(
+        "/v1/instances/{id}/move",
+        Access::Operate,
+        "Replace an instance elsewhere, then stop it, `{reason}`",
+        &[],
+        || routing::post(moves::move_instance),
+    ),
     get(
         "/v1/doctor",
         Access::ReadPool,
@@ -327,14 +369,8 @@ pub(crate) static ROUTES: &[Route] = &[
         })
     },
     later(Verb::Get, "/v1/jobs"),
-    later(Verb::Get, "/v1/switches"),
-    later(Verb::Post, "/v1/nodes/{id}/drain"),
-    later(Verb::Post, "/v1/nodes/{id}/cordon"),
-    later(Verb::Post, "/v1/nodes/{id}/uncordon"),
-    later(Verb::Post, "/v1/providers/{provider}/drain"),
     later(Verb::Post, "/v1/devices/{uuid}/return"),
     later(Verb::Post, "/v1/devices/{uuid}/reset"),
-    later(Verb::Post, "/v1/instances/{id}/move"),
     later(Verb::Get, "/v1/incident/{id}"),
     later(Verb::Get, "/v1/breaker"),
     later(Verb::Post, "/v1/breaker/reset"),

@@ -609,6 +609,7 @@ async fn a_lost_node_is_forgotten_by_name_id_or_prefix() {
     cell.submit(Command::SuspectNode {
         node,
         silent,
+        closed: false,
         reason: reason(),
     })
     .await;

@@ -439,6 +439,7 @@ async fn a_join_is_decided_anew_on_each_connection() {
     cell.submit(Command::SuspectNode {
         node,
         silent,
+        closed: false,
         reason: "silent".into(),
     })
     .await;

@@ -15,7 +15,9 @@ use crate::api::{self, DEFAULT_SERVER, Server};
 use crate::exit::CliError;
 use crate::output::{Format, Printer};
 use crate::reserved::{self, RESERVED};
-use crate::verbs::{events, example, ledger, lists, load, logs, node, role, scale, show, system, token, workload};
+use crate::verbs::{
+    events, example, ledger, lists, load, logs, moves, node, role, scale, show, system, token, workload,
+};
 
 /// Control plane for elastic GPU pools: every change is an event on a ledger that can be replayed and verified.
 #[derive(Debug, Parser)]
@@ -142,6 +144,16 @@ pub enum Verb {
     Instances(lists::ListArgs),
     /// List what waits for capacity, and why
     Queue(lists::ListArgs),
+    /// List work that moved or is moving from one instance to another
+    Switches(lists::ListArgs),
+    /// Empty a node, or all of a provider: replace first, then stop
+    Drain(moves::DrainArgs),
+    /// Keep new work off a node
+    Cordon(moves::CordonArgs),
+    /// Let a node take work again; withdraws a drain
+    Uncordon(moves::UncordonArgs),
+    /// Replace an instance elsewhere, then stop it
+    Move(moves::MoveArgs),
     /// Show the pool's capacity
     Pool(lists::ListArgs),
     /// Show anything by id, name or unique prefix
@@ -183,13 +195,14 @@ const GROUPS: &[(&str, &[&str])] = &[
             "services",
             "instances",
             "queue",
+            "switches",
             "pool",
             "status",
             "explain",
             "logs",
         ],
     ),
-    ("Operate", &["node"]),
+    ("Operate", &["drain", "cordon", "uncordon", "move", "node"]),
     ("Ledger", &["events", "export", "verify"]),
     ("Tools", &["load", "doctor", "version", "completion"]),
 ];
@@ -348,7 +361,7 @@ mod tests {
     #[test]
     fn reserved_verbs_are_refused_whatever_follows() {
         for args in [
-            "drain node-1 --reason x --deadline 5m",
+            "incident node-1 --from x",
             "jobs",
             "bench placement a b --seed 1",
             "--server http://a:1 bill -x",

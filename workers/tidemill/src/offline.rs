@@ -183,6 +183,7 @@ pub async fn rows(source: &Source, list: List, filter: &Filter, point: Point) ->
         List::Services => Rows::Services,
         List::Instances => Rows::Instances,
         List::Queue => Rows::Queue,
+        List::Switches => Rows::Switches,
         List::Pool => return shown(values([moment.lists().pool()])),
         List::Tokens | List::Doctor | List::Changes => {
             return Err(CliError::usage(

@@ -44,36 +44,6 @@ pub const RESERVED: &[Reserved] = &[
     ),
     reserved("jobs", "List jobs", "tidemill jobs --state running", NO_SUBSTITUTE),
     reserved(
-        "switches",
-        "List switches of instances between nodes",
-        "tidemill switches --since 1d",
-        "see `tidemill events --about NODE`",
-    ),
-    reserved(
-        "drain",
-        "Move work off a node or a provider",
-        "tidemill drain node-7k2m --reason 'new disk'",
-        "stop the node's agent; its instances are replaced",
-    ),
-    reserved(
-        "cordon",
-        "Keep new work off a node",
-        "tidemill cordon node-7k2m",
-        NO_SUBSTITUTE,
-    ),
-    reserved(
-        "uncordon",
-        "Let a node take work again",
-        "tidemill uncordon node-7k2m",
-        NO_SUBSTITUTE,
-    ),
-    reserved(
-        "move",
-        "Move an instance to another node",
-        "tidemill move inst-9q --reason 'noisy neighbour'",
-        NO_SUBSTITUTE,
-    ),
-    reserved(
         "device",
         "Return or reset a device",
         "tidemill device return GPU-1 --reason 'replaced'",

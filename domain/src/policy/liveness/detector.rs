@@ -206,6 +206,7 @@ fn judge(node: NodeId, state: NodeState, silence: Silence, signs: Signs) -> Opti
         NodeState::Ready if silent >= suspect_after => Some(Command::SuspectNode {
             node,
             silent,
+            closed: signs.closed && !signs.restarting,
             reason: reason(),
         }),
         NodeState::Suspect if silent >= lost_after => Some(Command::LoseNode {

@@ -53,7 +53,7 @@ pub(crate) fn enrich(kind: ListKind, rows: &mut [Value], telemetry: &Telemetry) 
     let key = match kind {
         ListKind::Nodes => "id",
         ListKind::Devices => "node",
-        ListKind::Services | ListKind::Instances | ListKind::Queue => return,
+        ListKind::Services | ListKind::Instances | ListKind::Queue | ListKind::Switches => return,
     };
     let mut beats = Beats::new(telemetry);
     for row in rows {

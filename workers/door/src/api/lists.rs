@@ -1,4 +1,4 @@
-//! `nodes`, `devices`, `services`, `instances`, `queue`, `pool`.
+//! `nodes`, `devices`, `services`, `instances`, `queue`, `switches`, `pool`.
 
 use std::sync::Arc;
 
@@ -56,6 +56,7 @@ lists! {
     services = Services;
     instances = Instances;
     queue = Queue;
+    switches = Switches;
 }
 
 pub(crate) async fn pool(State(shared): State<Arc<Shared>>, uri: Uri) -> Handled<Json<Vec<Value>>> {

@@ -7,6 +7,7 @@ mod hardware;
 pub(crate) mod lists;
 pub(crate) mod logs;
 pub(crate) mod metrics;
+pub(crate) mod moves;
 pub(crate) mod nodes;
 mod params;
 pub(crate) mod probes;

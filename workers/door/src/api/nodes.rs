@@ -58,7 +58,7 @@ pub(crate) async fn forget(
 }
 
 /// The node of this name or id, or the only one whose id begins so.
-fn find(state: &CellState, text: &str) -> Handled<(NodeId, String)> {
+pub(super) fn find(state: &CellState, text: &str) -> Handled<(NodeId, String)> {
     let text = text.strip_prefix("node/").unwrap_or(text);
     if let Some(node) = state.node_named(text) {
         return Ok((node.id, node.name.to_string()));

@@ -278,7 +278,7 @@ impl Reads for Folded {
                 .filter_map(|id| rows::instance_row(s, *id))
                 .map(json)
                 .collect(),
-            ListKind::Queue => vec![],
+            ListKind::Queue | ListKind::Switches => vec![],
         });
         if let (Some(tenant), ListKind::Services) = (tenant, kind) {
             rows.retain(|row| row["tenant"] == tenant.as_str());

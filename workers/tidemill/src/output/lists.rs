@@ -23,6 +23,8 @@ pub enum List {
     Instances,
     /// What waits for capacity.
     Queue,
+    /// Work that moved or is moving.
+    Switches,
     /// Sums over the whole pool.
     Pool,
     /// Credentials.
@@ -94,6 +96,22 @@ const QUEUE: &[Column] = &[
     column("REASON", "/reason", Show::Text),
 ];
 
+const SWITCHES: &[Column] = &[
+    column("ID", "/id", Show::Text),
+    column("WORKLOAD", "/workload", Show::Text),
+    column("FROM", "/from_node_name", Show::Text),
+    column("TO", "/to_node_name", Show::Text),
+    column("CAUSE", "/cause", Show::Text),
+    column("STATE", "/state", Show::State),
+    column("OPENED", "/opened_at", Show::Text),
+    column("DETECT", "/detect_ms", Show::Millis),
+    column("REPLACE", "/replace_ms", Show::Millis),
+    column("FAILED", "/failed_requests", Show::Number),
+    column("CUT", "/cut_streams", Show::Number),
+    column("GAP", "/longest_gap_ms", Show::Millis),
+    column("REASON", "/reason", Show::Text),
+];
+
 const POOL: &[Column] = &[
     column("SCOPE", "/scope", Show::Text),
     column("TOTAL", "/total", Show::Number),
@@ -140,6 +158,7 @@ impl List {
             Self::Services => "/v1/services",
             Self::Instances => "/v1/instances",
             Self::Queue => "/v1/queue",
+            Self::Switches => "/v1/switches",
             Self::Pool => "/v1/pool",
             Self::Tokens => "/v1/tokens",
             Self::Doctor => "/v1/doctor",
@@ -155,6 +174,7 @@ impl List {
             Self::Services => SERVICES,
             Self::Instances => INSTANCES,
             Self::Queue => QUEUE,
+            Self::Switches => SWITCHES,
             Self::Pool => POOL,
             Self::Tokens => TOKENS,
             Self::Doctor => DOCTOR,
@@ -169,7 +189,7 @@ impl List {
             Self::Devices => &["state", "supply", "provider"],
             Self::Services => &["state", "tenant"],
             Self::Instances => &["state", "tenant", "supply", "provider"],
-            Self::Queue => &["state", "tenant"],
+            Self::Queue | Self::Switches => &["state", "tenant"],
             Self::Pool | Self::Tokens | Self::Doctor | Self::Changes => &[],
         }
     }

@@ -118,6 +118,7 @@ pub fn list_of(
         List::Services => values(lists.services(filter)?.rows),
         List::Instances => values(lists.instances(filter)?.rows),
         List::Queue => values(lists.queue(filter)?.rows),
+        List::Switches => values(lists.switches(filter)?.rows),
     })
 }
 
@@ -128,6 +129,7 @@ fn list(kind: ListKind) -> List {
         ListKind::Services => List::Services,
         ListKind::Instances => List::Instances,
         ListKind::Queue => List::Queue,
+        ListKind::Switches => List::Switches,
     }
 }
 
@@ -267,6 +269,7 @@ impl Reads for Answers {
             ListKind::Devices => shown(models.devices(filter).await.map_err(queried)?.rows),
             ListKind::Instances => shown(models.instances(filter).await.map_err(queried)?.rows),
             ListKind::Queue => shown(models.queue(filter).await.map_err(queried)?.rows),
+            ListKind::Switches => shown(models.switches(filter).await.map_err(queried)?.rows),
             ListKind::Services => {
                 let rows = models.services(filter).await.map_err(queried)?.rows;
                 shown(rows.into_iter().map(|row| addressed(row, gateway.as_deref())))

@@ -10,6 +10,7 @@ pub mod ledger;
 pub mod lists;
 pub mod load;
 pub mod logs;
+pub mod moves;
 pub mod node;
 pub mod role;
 pub mod scale;
@@ -31,6 +32,11 @@ pub async fn run(cli: Cli) -> Result<(), CliError> {
         Verb::Worker(args) => role::worker(args).await,
         Verb::Gateway(args) => role::gateway(args, &global).await,
         Verb::Agent(args) => role::agent(args, &global).await,
+        Verb::Switches(args) => lists::run(List::Switches, args, &global).await,
+        Verb::Drain(args) => moves::drain(args, &global).await,
+        Verb::Cordon(args) => moves::cordon(args, &global).await,
+        Verb::Uncordon(args) => moves::uncordon(args, &global).await,
+        Verb::Move(args) => moves::move_instance(args, &global).await,
         Verb::Node(args) => node::run(args, &global).await,
         Verb::Token(args) => token::run(args, &global).await,
         Verb::Apply(args) => workload::apply(args, &global).await,
