@@ -202,7 +202,7 @@ impl Up {
         Self::start_with(devices, &[])
     }
 
-    /// The same with further flags.
+    /// The same with further flags; no devices are named if that is empty.
     pub fn start_with(devices: &str, flags: &[String]) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let process = Self::launch(dir.path(), devices, flags);
@@ -223,14 +223,10 @@ impl Up {
         let _ = fs::remove_file(data.join("endpoints.json"));
         let data = data.to_str().expect("temporary paths are UTF-8").to_owned();
         let mut args = vec!["up", "--data", &data];
-        args.extend([
-            "--listen",
-            "127.0.0.1:0",
-            "--gateway",
-            "127.0.0.1:0",
-            "--devices",
-            devices,
-        ]);
+        args.extend(["--listen", "127.0.0.1:0", "--gateway", "127.0.0.1:0"]);
+        if !devices.is_empty() {
+            args.extend(["--devices", devices]);
+        }
         args.extend(flags.iter().map(String::as_str));
         Process::start(&dir.join("log"), &args)
     }
@@ -318,8 +314,64 @@ impl Drop for Up {
     }
 }
 
+/// `tidemill agent` as a process of its own, on a data directory of its own.
+pub struct Agent {
+    /// Its process.
+    pub process: Process,
+    /// Its node's name.
+    pub name: String,
+    dir: TempDir,
+}
+
+impl Agent {
+    /// Starts one that enrols with the token in `token_file`, as node `name` of provider `provider`.
+    pub fn start(up: &Up, token_file: &Path, name: &str, provider: &str, devices: &str) -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = |path: &Path| path.to_str().expect("temporary paths are UTF-8").to_owned();
+        let args = [
+            "agent".to_owned(),
+            format!("--server={}", up.api),
+            format!("--token-file={}", path(token_file)),
+            format!("--data={}", path(&dir.path().join("data"))),
+            format!("--name={name}"),
+            format!("--provider={provider}"),
+            "--supply=idc".to_owned(),
+            "--region=r".to_owned(),
+            "--zone=z".to_owned(),
+            "--address=127.0.0.1".to_owned(),
+            format!("--devices={devices}"),
+        ];
+        Self {
+            process: Process::start(&dir.path().join("log"), &args),
+            name: name.to_owned(),
+            dir,
+        }
+    }
+
+    /// Its data directory.
+    pub fn data(&self) -> PathBuf {
+        self.dir.path().join("data")
+    }
+
+    /// Sends a signal to the agent, its shims and everything they run, as a machine that stops does.
+    pub fn signal_all(&self, signal: Signal) {
+        signal_all(&self.data(), signal);
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        self.signal_all(Signal::SIGCONT);
+        end_instances(&self.data());
+    }
+}
+
 /// Kills every process whose command line or environment names this data directory: shims and what they run.
 pub fn end_instances(data: &Path) {
+    signal_all(data, Signal::SIGKILL);
+}
+
+fn signal_all(data: &Path, signal: Signal) {
     let needle = data.to_string_lossy().into_owned();
     let Ok(entries) = fs::read_dir("/proc") else { return };
     let own = std::process::id();
@@ -337,7 +389,7 @@ pub fn end_instances(data: &Path) {
             .iter()
             .any(|b| String::from_utf8_lossy(b).contains(&needle));
         if named {
-            let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
+            let _ = kill(Pid::from_raw(pid.cast_signed()), signal);
         }
     }
 }

@@ -8,4 +8,5 @@ mod hardware;
 mod long_ledger;
 mod on_nats;
 mod rollout;
+mod switches;
 mod wide;
