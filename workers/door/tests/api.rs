@@ -651,7 +651,7 @@ async fn what_is_asked_wrongly_is_refused_by_name() {
         ("/v1/explain/hello?at=2999-01-01T00:00:00Z", 404, "no_such_point"),
         ("/v1/nothing", 404, "unknown_path"),
         ("/v1/jobs", 501, "not_yet"),
-        ("/v1/switches", 501, "not_yet"),
+        ("/v1/breaker", 501, "not_yet"),
         ("/v1/apply", 405, "wrong_method"),
         ("/v1/status/nobody", 404, "not_found"),
         ("/v1/logs/inst-7k2", 404, "not_found"),
@@ -669,9 +669,13 @@ async fn what_is_asked_wrongly_is_refused_by_name() {
     let said = future.unwrap_err().to_string();
     assert!(said.contains(&head), "{head} in {said}");
     let drain = api
+        .post_json::<_, Value>("/v1/nodes/node-x/drain", &json!({"reason": "x"}), &key())
+        .await;
+    assert_eq!(code(drain), (404, "not_found".to_owned()));
+    let mute = api
         .post_json::<_, Value>("/v1/nodes/node-x/drain", &json!({}), &key())
         .await;
-    assert_eq!(code(drain), (501, "not_yet".to_owned()));
+    assert_eq!(code(mute).0, 422, "it says why or is not taken");
 }
 
 #[tokio::test]

@@ -134,7 +134,7 @@ fn refusals_become_the_contracts_exit_codes() {
         (&["doctor"], 8),
         (&["services"], 1),
         (&["nodes", "--tenant", "x"], 2),
-        (&["drain", "node-1"], 1),
+        (&["incident", "node-1"], 1),
     ];
     for (args, expected) in cases {
         let output = door.run(args);
