@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use http::HeaderValue;
 use tidemill_protocol::gateway::ServiceRoute;
 use tokio::sync::oneshot;
 
@@ -51,6 +52,8 @@ impl RetryPolicy {
 pub(crate) struct Service {
     pub(crate) tenant: Box<str>,
     pub(crate) name: Box<str>,
+    /// What a path begins with that names it, without and with the tenant, as values of a header field.
+    prefixes: [Option<HeaderValue>; 2],
     pub(crate) traffic: Traffic,
     pub(crate) reactions: Reactions,
     queue_length: usize,
@@ -117,6 +120,8 @@ impl Service {
         Self {
             tenant: tenant.into(),
             name: name.into(),
+            prefixes: [format!("/{name}"), format!("/~{tenant}/{name}")]
+                .map(|prefix| HeaderValue::try_from(prefix).ok()),
             traffic: Traffic::default(),
             reactions: Reactions::default(),
             queue_length: limits.queue_length,
@@ -137,6 +142,12 @@ impl Service {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The beginning of a path that named the service, as the value of a header field. `None`: the host named it.
+    pub(crate) fn prefix(&self, prefix: &str) -> Option<HeaderValue> {
+        let known = self.prefixes.iter().flatten();
+        known.filter(|known| *known == prefix).cloned().next()
     }
 
     /// A place in the order of arrival, and the retry policy at this moment.

@@ -120,8 +120,6 @@ pub(crate) async fn attempt(
         conn = connecting => conn.map_err(Ending::Unreachable)?,
         () = disturbed.as_mut() => return Err(Ending::Moved { sent: false }),
     };
-    disturbed.set(instance.disturbed.notified());
-    disturbed.as_mut().enable();
 
     let mut request = Request::new(parts.upload.next_try());
     *request.method_mut() = parts.method.clone();

@@ -11,6 +11,9 @@ use tidemill_client::{ServerUrl, Token};
 
 use crate::tls::TlsFiles;
 
+/// Header fields for which the HTTP library keeps room on the stack; other proxies take as many.
+pub(crate) const USUAL_HEADERS: usize = 100;
+
 /// Configuration of one gateway.
 #[derive(Debug, Clone)]
 pub struct GatewayConfig {
@@ -60,7 +63,7 @@ pub struct Limits {
     pub max_streams: u32,
     /// Bytes of one request head.
     pub max_header_bytes: usize,
-    /// Header fields of one request.
+    /// Header fields of one request. Any but the default costs an allocation a request.
     pub max_headers: usize,
     /// Requests that may wait for an instance, per service.
     pub queue_length: usize,
@@ -102,7 +105,7 @@ impl Default for Limits {
             max_target_bytes: 16 * 1024,
             max_streams: 128,
             max_header_bytes: 64 * 1024,
-            max_headers: 128,
+            max_headers: USUAL_HEADERS,
             queue_length: 10_000,
             queue_deadline: Duration::from_secs(30),
             replay_bytes: 1024 * 1024,

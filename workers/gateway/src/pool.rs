@@ -181,6 +181,7 @@ impl Pool {
             let line = Arc::clone(&self.line);
             async move {
                 tokio::select! {
+                    biased;
                     _ = connection.with_upgrades() => {}
                     () = line.cut.notified() => return,
                 }

@@ -132,7 +132,7 @@ impl Served {
         until("counters at rest", || {
             service.traffic.waiting() == 0
                 && service.queued() == 0
-                && service.instances().iter().all(|i| i.in_flight() == 0)
+                && service.all_in_flight().is_empty()
                 && self.proxy.replay.used() == 0
         })
         .await;
