@@ -146,7 +146,7 @@ impl Forward {
         let mut moves = 0;
         let mut fresh = false;
         loop {
-            let slot = match wait_for_slot(proxy, &service, ticket, &mut waited).await {
+            let slot = match wait_for_slot(&service, ticket, &mut waited).await {
                 Ok(slot) => slot,
                 Err(refusal) => {
                     pending.settle(Outcome::Refused);
@@ -306,21 +306,17 @@ fn switch(
     response.map(|_| ProxyBody::empty())
 }
 
-async fn wait_for_slot(
-    proxy: &Proxy,
-    service: &Arc<Service>,
-    ticket: Ticket,
-    waited: &mut Duration,
-) -> Result<Slot, Refusal> {
+async fn wait_for_slot(service: &Arc<Service>, ticket: Ticket, waited: &mut Duration) -> Result<Slot, Refusal> {
     loop {
         let mut waiter = match service.acquire(ticket) {
             Admission::Granted(slot) => return Ok(slot),
             Admission::Queued(waiter) => waiter,
+            Admission::Unwilling => return Err(Refusal::no_capacity(service, *waited, false)),
             Admission::Full => return Err(Refusal::queue_full(service)),
             Admission::Stopped => return Err(Refusal::stopped(service)),
             Admission::Gone => return Err(Refusal::gone(service)),
         };
-        let left = proxy.limits.queue_deadline.saturating_sub(*waited);
+        let left = waiter.patience.saturating_sub(*waited);
         let began = Instant::now();
         let slot = tokio::time::timeout(left, waiter.slot()).await;
         *waited += began.elapsed();
@@ -328,7 +324,7 @@ async fn wait_for_slot(
             Ok(Some(slot)) => return Ok(slot),
             // The queue was dissolved: the next turn says why.
             Ok(None) => {}
-            Err(_) => return Err(Refusal::no_capacity(service, *waited)),
+            Err(_) => return Err(Refusal::no_capacity(service, *waited, true)),
         }
     }
 }

@@ -29,11 +29,14 @@ pub(crate) enum Refusal {
     QueueFull {
         service: String,
         queued: usize,
+        retry_after: u64,
     },
     NoCapacity {
         service: String,
-        waited: Duration,
+        /// `None`: its requests do not wait.
+        waited: Option<Duration>,
         shortage: Shortage,
+        retry_after: u64,
     },
     Broken {
         service: String,
@@ -59,11 +62,13 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    pub(crate) fn no_capacity(service: &Service, waited: Duration) -> Self {
+    /// `waits`: requests of the service may wait.
+    pub(crate) fn no_capacity(service: &Service, waited: Duration, waits: bool) -> Self {
         Self::NoCapacity {
             service: label(service),
-            waited,
+            waited: waits.then_some(waited),
             shortage: service.shortage(),
+            retry_after: service.retry_after(),
         }
     }
 
@@ -83,6 +88,7 @@ impl Refusal {
         Self::QueueFull {
             service: label(service),
             queued: service.queued(),
+            retry_after: service.retry_after(),
         }
     }
 
@@ -103,7 +109,7 @@ impl Refusal {
     /// Whether trying again a little later can help, and when.
     fn retry_after(&self) -> Option<u64> {
         match self {
-            Self::QueueFull { .. } | Self::NoCapacity { .. } => Some(1),
+            Self::QueueFull { retry_after, .. } | Self::NoCapacity { retry_after, .. } => Some(*retry_after),
             _ => None,
         }
     }
@@ -128,7 +134,7 @@ impl Refusal {
                 format!("service {service} was deleted while the request waited"),
                 "list the services with: tidemill services",
             ),
-            Self::QueueFull { service, queued } => Problem::new(
+            Self::QueueFull { service, queued, .. } => Problem::new(
                 429,
                 "queue_full",
                 format!("{queued} requests already wait for service {service}"),
@@ -138,14 +144,21 @@ impl Refusal {
                 service,
                 waited,
                 shortage,
+                ..
             } => Problem::new(
                 503,
                 "no_capacity",
-                format!(
-                    "no instance of service {service} had room within {} ms: {}",
-                    waited.as_millis(),
-                    describe(shortage)
-                ),
+                match waited {
+                    Some(waited) => format!(
+                        "no instance of service {service} had room within {} ms: {}",
+                        waited.as_millis(),
+                        describe(shortage)
+                    ),
+                    None => format!(
+                        "no instance of service {service} has room, and its requests do not wait (route.queue: 0): {}",
+                        describe(shortage)
+                    ),
+                },
                 format!("see why with: tidemill explain {service}"),
             ),
             Self::Broken {
