@@ -36,6 +36,9 @@ use crate::roster::{Busy, Seat, Verdict};
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Bytes read ahead of what is passed on, per connection.
 const READ_BUFFER: usize = 128 * 1024;
+/// How many times the largest head is read over HTTP/2. A head cannot be skipped there without the end of the
+/// connection and all its requests, so one somewhat too large is read, and refused by the proxy.
+const HEAD_ROOM: usize = 4;
 /// Bytes of a body under way, per request and per connection, on HTTP/2.
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
@@ -71,7 +74,7 @@ impl Protocols {
         http2
             .timer(TokioTimer::new())
             .max_concurrent_streams(limits.max_streams)
-            .max_header_list_size(u32::try_from(limits.max_header_bytes).unwrap_or(u32::MAX))
+            .max_header_list_size(u32::try_from(limits.max_header_bytes.saturating_mul(HEAD_ROOM)).unwrap_or(u32::MAX))
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .max_send_buf_size(SEND_BUFFER)

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use http::header::HOST;
-use http::{Method, Request, Response, StatusCode};
+use http::{HeaderMap, Method, Request, Response, StatusCode, Version};
 use http_body_util::Full;
 use hyper::body::{Body, Incoming};
 use tidemill_protocol::gateway::{Routes, Suspicion};
@@ -95,6 +95,11 @@ impl Proxy {
         if request.method() == Method::CONNECT {
             return Err(refuse(Refusal::MethodNotSupported));
         }
+        // Over HTTP/1.1 the library has seen to it.
+        if request.version() == Version::HTTP_2 && self.is_too_large(headers) {
+            let (bytes, fields) = (self.limits.max_header_bytes, self.limits.max_headers);
+            return Err(refuse(Refusal::HeadTooLarge { bytes, fields }));
+        }
         let target = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
         if target > self.limits.max_target_bytes {
             let limit = self.limits.max_target_bytes;
@@ -117,6 +122,11 @@ impl Proxy {
             }));
         };
         Forward::new(self, service, busy, prefix_len, request)
+    }
+
+    fn is_too_large(&self, headers: &HeaderMap) -> bool {
+        let bytes = headers.iter().map(|(name, value)| name.as_str().len() + value.len());
+        headers.len() > self.limits.max_headers || bytes.sum::<usize>() > self.limits.max_header_bytes
     }
 
     /// The gateway's own pages.

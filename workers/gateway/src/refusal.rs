@@ -52,6 +52,10 @@ pub(crate) enum Refusal {
     BodyTooLarge {
         limit: u64,
     },
+    HeadTooLarge {
+        bytes: usize,
+        fields: usize,
+    },
     TargetTooLong {
         limit: usize,
     },
@@ -194,6 +198,12 @@ impl Refusal {
                 "body_too_large",
                 format!("the request's body is larger than {limit} bytes"),
                 "send less at a time; the operator may raise the gateway's --max-body",
+            ),
+            Self::HeadTooLarge { bytes, fields } => Problem::new(
+                431,
+                "head_too_large",
+                format!("the request has more than {fields} header fields, or more than {bytes} bytes of them"),
+                "send fewer or shorter header fields; cookies are the usual cause",
             ),
             Self::TargetTooLong { limit } => Problem::new(
                 414,
