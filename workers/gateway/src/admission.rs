@@ -1,9 +1,9 @@
 //! Who gets a slot of which instance, and who waits.
 //!
 //! A slot is a right to have one request in flight on one instance; [`Slot`] holds it and gives it back when dropped,
-//! straight to the request that has waited longest. Free slots are chosen as the less loaded of two at random, which
-//! comes close to the least loaded of all without looking at all. Places in the queue are ordered by the request's
-//! arrival, so a request that comes back after a broken try is served before those that arrived after it.
+//! straight to the request that has waited longest. Which instance's slot it is, is up to [`choice`]. Places in the
+//! queue are ordered by the request's arrival, so a request that comes back after a broken try is served before those
+//! that arrived after it.
 //!
 //! Invariants: in-flight counters change only under the lock and only through `Slot`, so they are never negative and
 //! zero at rest; nobody overtakes a waiting request; a waiter that goes away frees its place at once. Rejected: a
@@ -14,46 +14,28 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use http::HeaderValue;
 use tidemill_protocol::gateway::ServiceRoute;
 use tokio::sync::oneshot;
 
+use crate::attempt::RetryPolicy;
+use crate::choice;
 use crate::config::Limits;
 use crate::health::Condition;
 use crate::instance::Instance;
+use crate::outlook::Outlook;
 use crate::traffic::Traffic;
 use crate::watch::Reactions;
-
-/// When a request that has already been sent may be sent again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum RetryPolicy {
-    /// Only what no instance can have seen.
-    Never,
-    /// Safe or idempotent methods, and requests with an `Idempotency-Key`.
-    #[default]
-    Idempotent,
-    /// All.
-    Any,
-}
-
-impl RetryPolicy {
-    /// An unknown word of a newer door is read as the default.
-    fn parse(word: &str) -> Self {
-        match word {
-            "never" => Self::Never,
-            "any" => Self::Any,
-            _ => Self::Idempotent,
-        }
-    }
-}
 
 /// A service with its queue, instances and counters; lives as long as routes name it.
 #[derive(Debug)]
 pub(crate) struct Service {
     pub(crate) tenant: Box<str>,
     pub(crate) name: Box<str>,
+    /// What a path begins with that names it, without and with the tenant, as values of a header field.
+    prefixes: [Option<HeaderValue>; 2],
     pub(crate) traffic: Traffic,
     pub(crate) reactions: Reactions,
-    queue_length: usize,
     arrivals: AtomicU64,
     state: Mutex<State>,
 }
@@ -66,6 +48,11 @@ struct State {
     concurrency: u32,
     /// Time to a new instance's full weight.
     warm_up: Duration,
+    /// Requests that may wait.
+    queue_length: usize,
+    /// Longest wait of one.
+    patience: Duration,
+    outlook: Outlook,
     /// In rotation.
     instances: Vec<Arc<Instance>>,
     /// Draining: known, but given no new slot.
@@ -97,6 +84,8 @@ pub(crate) enum Admission {
     Queued(Waiter),
     /// None has, and too many wait already.
     Full,
+    /// None has, and requests of this service do not wait.
+    Unwilling,
     /// The owner stopped the service.
     Stopped,
     /// The service was deleted.
@@ -117,15 +106,19 @@ impl Service {
         Self {
             tenant: tenant.into(),
             name: name.into(),
+            prefixes: [format!("/{name}"), format!("/~{tenant}/{name}")]
+                .map(|prefix| HeaderValue::try_from(prefix).ok()),
             traffic: Traffic::default(),
             reactions: Reactions::default(),
-            queue_length: limits.queue_length,
             arrivals: AtomicU64::new(0),
             state: Mutex::new(State {
                 standing: Standing::Open,
                 retry: RetryPolicy::default(),
                 concurrency: u32::MAX,
                 warm_up: limits.slow_start,
+                queue_length: limits.queue_length,
+                patience: limits.queue_deadline,
+                outlook: Outlook::default(),
                 instances: Vec::new(),
                 draining: Vec::new(),
                 leaving: Vec::new(),
@@ -137,6 +130,12 @@ impl Service {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The beginning of a path that named the service, as the value of a header field. `None`: the host named it.
+    pub(crate) fn prefix(&self, prefix: &str) -> Option<HeaderValue> {
+        let known = self.prefixes.iter().flatten();
+        known.filter(|known| *known == prefix).cloned().next()
     }
 
     /// A place in the order of arrival, and the retry policy at this moment.
@@ -162,7 +161,13 @@ impl Service {
         if first && let Some(instance) = state.pick() {
             return Admission::Granted(Slot::take(self, &instance));
         }
-        if state.waiters.len() >= self.queue_length {
+        if state.instances.is_empty() {
+            state.outlook.none_there(Instant::now());
+        }
+        if state.queue_length == 0 {
+            return Admission::Unwilling;
+        }
+        if state.waiters.len() >= state.queue_length {
             return Admission::Full;
         }
         let (sender, slot) = oneshot::channel();
@@ -170,6 +175,7 @@ impl Service {
         Admission::Queued(Waiter {
             service: Arc::clone(self),
             ticket,
+            patience: state.patience,
             slot,
         })
     }
@@ -195,8 +201,9 @@ impl Service {
                 return;
             };
             // The waiter may have gone this instant: take the slot back without its guard, which would lock again.
-            if let Err(slot) = waiter.send(Slot::take(self, &instance)) {
-                slot.undo();
+            match waiter.send(Slot::take(self, &instance)) {
+                Ok(()) => state.outlook.granted(Instant::now()),
+                Err(slot) => slot.undo(),
             }
         }
     }
@@ -232,6 +239,13 @@ impl Service {
             dropped.append(&mut known);
             state.leaving.extend(dropped.iter().cloned());
             state.retry = RetryPolicy::parse(&route.retry);
+            if !state.instances.is_empty() {
+                state.outlook.one_there(Instant::now());
+            }
+            state.queue_length = route.queue.map_or(limits.queue_length, |queue| queue as usize);
+            state.patience = route
+                .queue_timeout_ms
+                .map_or(limits.queue_deadline, Duration::from_millis);
             // A limit of 0 would make a ready instance unusable for ever.
             state.concurrency = route.concurrency.unwrap_or(u32::MAX).max(1);
             state.standing = if route.stopped {
@@ -271,6 +285,12 @@ impl Service {
             .instances
             .iter()
             .any(|i| i.id != than.id && i.health.condition() == Condition::Good)
+    }
+
+    /// Seconds after which a request that found no room had better come back.
+    pub(crate) fn retry_after(&self) -> u64 {
+        let state = self.lock();
+        state.outlook.retry_after(state.waiters.len(), Instant::now())
     }
 
     /// Requests in the queue.
@@ -318,53 +338,8 @@ impl State {
         }
     }
 
-    /// An instance with a free slot. Those set aside are used only when no other is in rotation, and those that
-    /// certainly answer nothing not at all: their probe is as good as a request and costs none.
     fn pick(&self) -> Option<Arc<Instance>> {
-        let instances = &self.instances;
-        let n = instances.len();
-        if n == 0 {
-            return None;
-        }
-        let has_room = |i: &Instance| i.in_flight() < self.concurrency;
-        let usable = |i: &Instance| has_room(i) && i.health.condition() == Condition::Good;
-        let first = fastrand::usize(..n);
-        let second = if n == 1 {
-            first
-        } else {
-            (first + 1 + fastrand::usize(..n - 1)) % n
-        };
-        let (a, b) = (&instances[first], &instances[second]);
-        match (usable(a), usable(b)) {
-            (true, true) => {
-                let (less, more) = if b.in_flight() < a.in_flight() { (b, a) } else { (a, b) };
-                // A colder one gives way in proportion; two alike do not.
-                let ratio = less.warmth(self.warm_up) / more.warmth(self.warm_up);
-                let chosen = if ratio >= 1.0 || fastrand::f64() < ratio {
-                    less
-                } else {
-                    more
-                };
-                return Some(Arc::clone(chosen));
-            }
-            (true, false) => return Some(Arc::clone(a)),
-            (false, true) => return Some(Arc::clone(b)),
-            (false, false) => {}
-        }
-        let mut any_good = false;
-        let mut fallback = None;
-        for instance in instances[first..].iter().chain(&instances[..first]) {
-            match instance.health.condition() {
-                Condition::Good if has_room(instance) => return Some(Arc::clone(instance)),
-                Condition::Good => any_good = true,
-                Condition::Silent if instance.vigil.overlaps() => {}
-                Condition::Breaking | Condition::Silent if fallback.is_none() && has_room(instance) => {
-                    fallback = Some(instance);
-                }
-                Condition::Breaking | Condition::Silent | Condition::Unreachable => {}
-            }
-        }
-        if any_good { None } else { fallback.cloned() }
+        choice::pick(&self.instances, self.concurrency, self.warm_up)
     }
 }
 
@@ -415,6 +390,8 @@ impl Drop for Slot {
 pub(crate) struct Waiter {
     service: Arc<Service>,
     ticket: Ticket,
+    /// How long it may wait in all.
+    pub(crate) patience: Duration,
     slot: oneshot::Receiver<Slot>,
 }
 

@@ -9,12 +9,35 @@ use std::sync::atomic::Ordering;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 use hyper::body::Incoming;
 
-use crate::admission::{RetryPolicy, Slot};
+use crate::admission::Slot;
 use crate::conn::{Conn, SendFailure};
 use crate::dial::ConnectError;
 use crate::headers;
 use crate::health::{Condition, answered};
 use crate::upload::{Fault, Upload};
+
+/// When a request that has already been sent may be sent again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum RetryPolicy {
+    /// Only what no instance can have seen.
+    Never,
+    /// Safe or idempotent methods, and requests with an `Idempotency-Key`.
+    #[default]
+    Idempotent,
+    /// All.
+    Any,
+}
+
+impl RetryPolicy {
+    /// An unknown word of a newer door is read as the default.
+    pub(crate) fn parse(word: &str) -> Self {
+        match word {
+            "never" => Self::Never,
+            "any" => Self::Any,
+            _ => Self::Idempotent,
+        }
+    }
+}
 
 /// How a try ended without an answer.
 #[derive(Debug)]
@@ -120,8 +143,6 @@ pub(crate) async fn attempt(
         conn = connecting => conn.map_err(Ending::Unreachable)?,
         () = disturbed.as_mut() => return Err(Ending::Moved { sent: false }),
     };
-    disturbed.set(instance.disturbed.notified());
-    disturbed.as_mut().enable();
 
     let mut request = Request::new(parts.upload.next_try());
     *request.method_mut() = parts.method.clone();

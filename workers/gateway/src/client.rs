@@ -8,11 +8,11 @@
 //! while there is a request, so an idle connection stays small.
 
 use std::convert::Infallible;
-use std::future::poll_fn;
+use std::future::{poll_fn, ready};
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{self, Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -28,7 +28,7 @@ use tokio::time::Sleep;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::Limits;
+use crate::config::{Limits, USUAL_HEADERS};
 use crate::download::ProxyBody;
 use crate::proxy::Proxy;
 use crate::roster::{Busy, Seat, Verdict};
@@ -36,6 +36,9 @@ use crate::roster::{Busy, Seat, Verdict};
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Bytes read ahead of what is passed on, per connection.
 const READ_BUFFER: usize = 128 * 1024;
+/// How many times the largest head is read over HTTP/2. A head cannot be skipped there without the end of the
+/// connection and all its requests, so one somewhat too large is read, and refused by the proxy.
+const HEAD_ROOM: usize = 4;
 /// Bytes of a body under way, per request and per connection, on HTTP/2.
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
@@ -62,14 +65,16 @@ impl Protocols {
             .timer(TokioTimer::new())
             // The roster keeps the time; a timer a connection would cost more than the connection.
             .header_read_timeout(None)
-            .max_headers(limits.max_headers)
             .max_header_size(limits.max_header_bytes)
             .max_buf_size(READ_BUFFER.max(limits.max_header_bytes));
+        if limits.max_headers != USUAL_HEADERS {
+            http1.max_headers(limits.max_headers);
+        }
         let mut http2 = http2::Builder::new(TokioExecutor::new());
         http2
             .timer(TokioTimer::new())
             .max_concurrent_streams(limits.max_streams)
-            .max_header_list_size(u32::try_from(limits.max_header_bytes).unwrap_or(u32::MAX))
+            .max_header_list_size(u32::try_from(limits.max_header_bytes.saturating_mul(HEAD_ROOM)).unwrap_or(u32::MAX))
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .max_send_buf_size(SEND_BUFFER)
@@ -118,6 +123,7 @@ async fn serve_http1(
     let connection = protocols.http1.serve_connection(TokioIo::new(io), service);
     let mut connection = pin!(connection.with_upgrades());
     let ended = tokio::select! {
+        biased;
         ended = connection.as_mut() => ended,
         () = shutdown.cancelled() => {
             connection.as_mut().graceful_shutdown();
@@ -141,6 +147,7 @@ async fn serve_http2(
     let service = service_fn(|request| handle(&proxy, &seat, request));
     let mut connection = pin!(protocols.http2.serve_connection(TokioIo::new(io), service));
     let ended = tokio::select! {
+        biased;
         ended = connection.as_mut() => ended,
         () = async {
             tokio::select! {
@@ -164,17 +171,21 @@ fn handle(
 ) -> BoxFuture<'static, Result<Response<ClientBody>, Infallible>> {
     let proxy = Arc::clone(proxy);
     let busy = seat.busy();
-    Box::pin(async move {
-        let response = proxy.handle(&busy, request).await;
-        Ok(response.map(|body| ClientBody { body, _busy: busy }))
-    })
+    // What only prepares runs before there is a future, which it would make larger.
+    match proxy.accept(&busy, request) {
+        Ok(forward) => Box::pin(async move {
+            let response = forward.run(&proxy, &busy).await;
+            Ok(response.map(|body| ClientBody { body, _busy: busy }))
+        }),
+        Err(refused) => Box::pin(ready(Ok(refused.map(|body| ClientBody { body, _busy: busy })))),
+    }
 }
 
 /// An answer's body, which keeps its connection busy.
 #[derive(Debug)]
 pub(crate) struct ClientBody {
     body: ProxyBody,
-    _busy: Arc<Busy>,
+    _busy: Busy,
 }
 
 impl Body for ClientBody {
@@ -319,7 +330,7 @@ impl AsyncWrite for ClientIo {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.closing.is_none() {
-            ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
+            task::ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
             if self.ended || !self.seat.activity.leaves_unread() {
                 return Poll::Ready(Ok(()));
             }
@@ -338,7 +349,7 @@ impl AsyncWrite for ClientIo {
                 return Poll::Ready(Ok(()));
             }
             let mut buf = ReadBuf::new(&mut sink);
-            match ready!(Pin::new(&mut this.stream).poll_read(cx, &mut buf)) {
+            match task::ready!(Pin::new(&mut this.stream).poll_read(cx, &mut buf)) {
                 Ok(()) if !buf.filled().is_empty() => linger.read += buf.filled().len(),
                 _ => return Poll::Ready(Ok(())),
             }

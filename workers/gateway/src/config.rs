@@ -11,6 +11,9 @@ use tidemill_client::{ServerUrl, Token};
 
 use crate::tls::TlsFiles;
 
+/// Header fields for which the HTTP library keeps room on the stack; other proxies take as many.
+pub(crate) const USUAL_HEADERS: usize = 100;
+
 /// Configuration of one gateway.
 #[derive(Debug, Clone)]
 pub struct GatewayConfig {
@@ -60,18 +63,18 @@ pub struct Limits {
     pub max_streams: u32,
     /// Bytes of one request head.
     pub max_header_bytes: usize,
-    /// Header fields of one request.
+    /// Header fields of one request. Any but the default costs an allocation a request.
     pub max_headers: usize,
-    /// Requests that may wait for an instance, per service.
+    /// Requests that may wait for an instance, per service that does not say otherwise.
     pub queue_length: usize,
-    /// How long one request may wait in all, over all its tries.
+    /// How long one request may wait in all, over all its tries, if its service does not say otherwise.
     pub queue_deadline: Duration,
     /// Bytes of one request's body kept for sending it again.
     pub replay_bytes: usize,
     /// The same, summed over all requests; above it bodies are passed on but not kept.
     pub replay_total_bytes: usize,
     /// Tries that may break after bytes were sent before the request fails. Tries that reached nobody are bounded by
-    /// [`Limits::queue_deadline`] instead.
+    /// the time a request may wait instead.
     pub max_broken_tries: u32,
     /// Time in which an instance must accept a connection.
     pub connect_timeout: Duration,
@@ -102,7 +105,7 @@ impl Default for Limits {
             max_target_bytes: 16 * 1024,
             max_streams: 128,
             max_header_bytes: 64 * 1024,
-            max_headers: 128,
+            max_headers: USUAL_HEADERS,
             queue_length: 10_000,
             queue_deadline: Duration::from_secs(30),
             replay_bytes: 1024 * 1024,

@@ -62,166 +62,194 @@ impl Drop for Pending {
     }
 }
 
-/// Forwards a request to `service`; the first `prefix_len` bytes of its path named it.
-pub(crate) async fn forward(
-    proxy: &Proxy,
-    service: Arc<Service>,
-    busy: &Arc<Busy>,
-    prefix_len: usize,
-    mut request: Request<Incoming>,
-) -> Response<ProxyBody> {
-    let arrived = Instant::now();
-    let (ticket, policy) = service.arrive(arrived);
-    let mut pending = Pending {
-        service: Arc::clone(&service),
-        arrived,
-        settled: false,
-    };
-    let upgrade = match request.version() {
-        Version::HTTP_11 => headers::wanted_upgrade(request.headers()),
-        _ => None,
-    };
-    let client = upgrade.as_ref().map(|_| hyper::upgrade::on(&mut request));
-    let (head, body) = request.into_parts();
-    let mut headers = head.headers;
-    let arrival = headers::Arrival {
-        peer: busy.peer().ip(),
-        secure: busy.secure(),
-        prefix: &head.uri.path()[..prefix_len],
-        authority: head.uri.authority().map(|a| a.as_str()),
-        fallback_host: &service.name,
-    };
-    headers::prepare_request(&mut headers, arrival);
-    if let Some(protocol) = &upgrade {
-        headers::set_upgrade(&mut headers, protocol.clone());
-    }
-    let target = match target(&head.uri, prefix_len) {
-        Ok(target) => target,
-        Err(refusal) => {
-            pending.settle(Outcome::Refused);
-            return refusal.into_response(&headers, 0);
-        }
-    };
-    let shared = headers::is_grpc(&headers);
-    let parts = Parts {
-        method: head.method,
-        target: if shared { absolute(target, &headers) } else { target },
-        headers,
-        upload: Upload::new(body, &proxy.replay, &proxy.limits, shared),
-        policy,
-        shared,
-        upgrade,
-    };
+/// A request that has a service and awaits its answer.
+pub(crate) struct Forward {
+    pending: Pending,
+    ticket: Ticket,
+    parts: Parts,
+    /// The client's side of a change of protocol.
+    client: Option<OnUpgrade>,
+}
 
-    let mut waited = Duration::ZERO;
-    let mut tries = 0;
-    let mut broken = 0;
-    let mut moves = 0;
-    let mut fresh = false;
-    loop {
-        let slot = match wait_for_slot(proxy, &service, ticket, &mut waited).await {
-            Ok(slot) => slot,
+impl Forward {
+    /// Makes the client's request that to an instance of `service`; the first `prefix_len` bytes of its path named it.
+    /// It counts as arrived from here on.
+    pub(crate) fn new(
+        proxy: &Proxy,
+        service: &Arc<Service>,
+        busy: &Busy,
+        prefix_len: usize,
+        mut request: Request<Incoming>,
+    ) -> Result<Self, Response<ProxyBody>> {
+        let arrived = Instant::now();
+        let (ticket, policy) = service.arrive(arrived);
+        let mut pending = Pending {
+            service: Arc::clone(service),
+            arrived,
+            settled: false,
+        };
+        let upgrade = match request.version() {
+            Version::HTTP_11 => headers::wanted_upgrade(request.headers()),
+            _ => None,
+        };
+        let client = upgrade.as_ref().map(|_| hyper::upgrade::on(&mut request));
+        let (head, body) = request.into_parts();
+        let mut headers = head.headers;
+        let arrival = headers::Arrival {
+            peer: busy.peer(),
+            secure: busy.secure(),
+            prefix: service.prefix(&head.uri.path()[..prefix_len]),
+            authority: head.uri.authority().map(|a| a.as_str()),
+            fallback_host: &service.name,
+        };
+        headers::prepare_request(&mut headers, arrival);
+        if let Some(protocol) = &upgrade {
+            headers::set_upgrade(&mut headers, protocol.clone());
+        }
+        let target = match target(&head.uri, prefix_len) {
+            Ok(target) => target,
             Err(refusal) => {
                 pending.settle(Outcome::Refused);
+                return Err(refusal.into_response(&headers, 0));
+            }
+        };
+        let shared = headers::is_grpc(&headers);
+        let parts = Parts {
+            method: head.method,
+            target: if shared { absolute(target, &headers) } else { target },
+            headers,
+            upload: Upload::new(body, &proxy.replay, &proxy.limits, shared),
+            policy,
+            shared,
+            upgrade,
+        };
+        Ok(Self {
+            pending,
+            ticket,
+            parts,
+            client,
+        })
+    }
+
+    /// Tries until there is an answer.
+    pub(crate) async fn run(self, proxy: &Proxy, busy: &Busy) -> Response<ProxyBody> {
+        let Self {
+            mut pending,
+            ticket,
+            parts,
+            client,
+        } = self;
+        let service = Arc::clone(&pending.service);
+        let mut waited = Duration::ZERO;
+        let mut tries = 0;
+        let mut broken = 0;
+        let mut moves = 0;
+        let mut fresh = false;
+        loop {
+            let slot = match wait_for_slot(&service, ticket, &mut waited).await {
+                Ok(slot) => slot,
+                Err(refusal) => {
+                    pending.settle(Outcome::Refused);
+                    return refusal.into_response(&parts.headers, tries);
+                }
+            };
+            tries += 1;
+            if tries > 1 {
+                service.traffic.retried();
+            }
+            let ending = match attempt(&slot, &parts, tries, fresh, moves < MAX_MOVES).await {
+                Ok(Answer {
+                    response,
+                    conn,
+                    keep_alive,
+                }) => {
+                    pending.settle(if response.status().is_server_error() {
+                        Outcome::ApplicationError
+                    } else {
+                        Outcome::Ok
+                    });
+                    parts.upload.answer_begins();
+                    if !parts.upload.is_ended() {
+                        busy.answers_early();
+                    }
+                    let hold = Hold {
+                        conn,
+                        slot,
+                        upload: parts.upload,
+                        keep_alive,
+                        suspicions: proxy.suspicions.clone(),
+                    };
+                    return match (response.status(), client) {
+                        (StatusCode::SWITCHING_PROTOCOLS, Some(client)) => switch(proxy, busy, client, response, hold),
+                        _ => response.map(|body| ProxyBody::Stream(Download::new(body, hold))),
+                    };
+                }
+                Err(ending) => ending,
+            };
+            let instance = Arc::clone(slot.instance());
+            instance.counters.broken.fetch_add(1, Ordering::Relaxed);
+            let aside = |condition, reason: String| {
+                put_aside(&service, &instance, condition, &reason, &proxy.suspicions);
+            };
+            let reason = match &ending {
+                Ending::Client(fault) => {
+                    pending.settle(match fault {
+                        Fault::BrokenOff => Outcome::Cancelled,
+                        Fault::TooSlow | Fault::TooLarge => Outcome::Refused,
+                    });
+                    busy.answers_early();
+                    return Refusal::body(*fault, &proxy.limits).into_response(&parts.headers, tries);
+                }
+                Ending::Unreachable(error) => {
+                    aside(Condition::Unreachable, error.to_string());
+                    error.to_string()
+                }
+                Ending::Broke(error) => {
+                    broken += 1;
+                    aside(Condition::Breaking, format!("broke before it answered: {error}"));
+                    error.to_string()
+                }
+                // Most likely the keep-alive race and no fault of the instance; a new connection will tell.
+                Ending::Stale(error) => {
+                    fresh = true;
+                    error.to_string()
+                }
+                Ending::Unsent => {
+                    fresh = true;
+                    "connection closed".to_owned()
+                }
+                Ending::Refused => {
+                    broken += 1;
+                    aside(
+                        Condition::Breaking,
+                        "closed a new connection before a request was sent".to_owned(),
+                    );
+                    "connection closed at once".to_owned()
+                }
+                Ending::Moved { .. } => {
+                    moves += u32::from(!instance.is_dropped());
+                    "it left the routes or does not answer".to_owned()
+                }
+            };
+            drop(slot);
+            let exhausted = broken >= proxy.limits.max_broken_tries || tries >= MAX_TRIES;
+            if exhausted || !parts.resendable(ending.sent()) {
+                pending.settle(Outcome::Failed);
+                let refusal = Refusal::Broken {
+                    service: service.name.to_string(),
+                    instance: instance.id.to_string(),
+                    reason,
+                    why_final: parts.why_final(),
+                };
                 return refusal.into_response(&parts.headers, tries);
             }
-        };
-        tries += 1;
-        if tries > 1 {
-            service.traffic.retried();
-        }
-        let ending = match attempt(&slot, &parts, tries, fresh, moves < MAX_MOVES).await {
-            Ok(Answer {
-                response,
-                conn,
-                keep_alive,
-            }) => {
-                pending.settle(if response.status().is_server_error() {
-                    Outcome::ApplicationError
-                } else {
-                    Outcome::Ok
-                });
-                parts.upload.answer_begins();
-                if !parts.upload.is_ended() {
-                    busy.answers_early();
-                }
-                let hold = Hold {
-                    conn,
-                    slot,
-                    upload: parts.upload,
-                    keep_alive,
-                    suspicions: proxy.suspicions.clone(),
-                };
-                return match (response.status(), client) {
-                    (StatusCode::SWITCHING_PROTOCOLS, Some(client)) => switch(proxy, busy, client, response, hold),
-                    _ => response.map(|body| ProxyBody::Stream(Download::new(body, hold))),
-                };
+            // The first break costs no pause: most likely one instance died and the others are well.
+            if broken > 1 {
+                let pause = BACKOFF_MIN.saturating_mul(1 << (broken - 2).min(8)).min(BACKOFF_MAX);
+                let pause = pause.mul_f64(0.5 + fastrand::f64());
+                tokio::time::sleep(pause).await;
+                waited += pause;
             }
-            Err(ending) => ending,
-        };
-        let instance = Arc::clone(slot.instance());
-        instance.counters.broken.fetch_add(1, Ordering::Relaxed);
-        let aside = |condition, reason: String| {
-            put_aside(&service, &instance, condition, &reason, &proxy.suspicions);
-        };
-        let reason = match &ending {
-            Ending::Client(fault) => {
-                pending.settle(match fault {
-                    Fault::BrokenOff => Outcome::Cancelled,
-                    Fault::TooSlow | Fault::TooLarge => Outcome::Refused,
-                });
-                busy.answers_early();
-                return Refusal::body(*fault, &proxy.limits).into_response(&parts.headers, tries);
-            }
-            Ending::Unreachable(error) => {
-                aside(Condition::Unreachable, error.to_string());
-                error.to_string()
-            }
-            Ending::Broke(error) => {
-                broken += 1;
-                aside(Condition::Breaking, format!("broke before it answered: {error}"));
-                error.to_string()
-            }
-            // Most likely the keep-alive race and no fault of the instance; a new connection will tell.
-            Ending::Stale(error) => {
-                fresh = true;
-                error.to_string()
-            }
-            Ending::Unsent => {
-                fresh = true;
-                "connection closed".to_owned()
-            }
-            Ending::Refused => {
-                broken += 1;
-                aside(
-                    Condition::Breaking,
-                    "closed a new connection before a request was sent".to_owned(),
-                );
-                "connection closed at once".to_owned()
-            }
-            Ending::Moved { .. } => {
-                moves += u32::from(!instance.is_dropped());
-                "it left the routes or does not answer".to_owned()
-            }
-        };
-        drop(slot);
-        let exhausted = broken >= proxy.limits.max_broken_tries || tries >= MAX_TRIES;
-        if exhausted || !parts.resendable(ending.sent()) {
-            pending.settle(Outcome::Failed);
-            let refusal = Refusal::Broken {
-                service: service.name.to_string(),
-                instance: instance.id.to_string(),
-                reason,
-                why_final: parts.why_final(),
-            };
-            return refusal.into_response(&parts.headers, tries);
-        }
-        // The first break costs no pause: most likely one instance died and the others are well.
-        if broken > 1 {
-            let pause = BACKOFF_MIN.saturating_mul(1 << (broken - 2).min(8)).min(BACKOFF_MAX);
-            let pause = pause.mul_f64(0.5 + fastrand::f64());
-            tokio::time::sleep(pause).await;
-            waited += pause;
         }
     }
 }
@@ -260,14 +288,14 @@ fn absolute(target: Uri, headers: &HeaderMap) -> Uri {
 /// Lets both sides of a changed connection talk until one ends; the client's answer is the instance's.
 fn switch(
     proxy: &Proxy,
-    busy: &Arc<Busy>,
+    busy: &Busy,
     client: OnUpgrade,
     mut response: Response<Incoming>,
     hold: Hold,
 ) -> Response<ProxyBody> {
     let instance = hyper::upgrade::on(&mut response);
     let cut = proxy.cut.clone();
-    let busy = Arc::clone(busy);
+    let busy = busy.another();
     proxy.tasks.spawn(async move {
         tokio::select! {
             () = tunnel::run(client, instance, hold) => {}
@@ -278,21 +306,17 @@ fn switch(
     response.map(|_| ProxyBody::empty())
 }
 
-async fn wait_for_slot(
-    proxy: &Proxy,
-    service: &Arc<Service>,
-    ticket: Ticket,
-    waited: &mut Duration,
-) -> Result<Slot, Refusal> {
+async fn wait_for_slot(service: &Arc<Service>, ticket: Ticket, waited: &mut Duration) -> Result<Slot, Refusal> {
     loop {
         let mut waiter = match service.acquire(ticket) {
             Admission::Granted(slot) => return Ok(slot),
             Admission::Queued(waiter) => waiter,
+            Admission::Unwilling => return Err(Refusal::no_capacity(service, *waited, false)),
             Admission::Full => return Err(Refusal::queue_full(service)),
             Admission::Stopped => return Err(Refusal::stopped(service)),
             Admission::Gone => return Err(Refusal::gone(service)),
         };
-        let left = proxy.limits.queue_deadline.saturating_sub(*waited);
+        let left = waiter.patience.saturating_sub(*waited);
         let began = Instant::now();
         let slot = tokio::time::timeout(left, waiter.slot()).await;
         *waited += began.elapsed();
@@ -300,7 +324,7 @@ async fn wait_for_slot(
             Ok(Some(slot)) => return Ok(slot),
             // The queue was dissolved: the next turn says why.
             Ok(None) => {}
-            Err(_) => return Err(Refusal::no_capacity(service, *waited)),
+            Err(_) => return Err(Refusal::no_capacity(service, *waited, true)),
         }
     }
 }

@@ -3,8 +3,6 @@
 //! Rules of RFC 9110 §7.6.1 and RFC 7230 §6.1. `x-forwarded-for` is appended to, so the chain stays readable; host and
 //! protocol are set only if a proxy in front has not said them already.
 
-use std::net::IpAddr;
-
 use http::header::{
     CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, TE,
     TRANSFER_ENCODING, UPGRADE,
@@ -23,7 +21,7 @@ const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto")
 const FORWARDED_PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix");
 
 // `Trailer` stays: it announces fields of the message, and without it they are not passed on.
-const HOP_BY_HOP: [HeaderName; 5] = [
+static HOP_BY_HOP: [HeaderName; 5] = [
     CONNECTION,
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
@@ -31,8 +29,15 @@ const HOP_BY_HOP: [HeaderName; 5] = [
     UPGRADE,
 ];
 
+/// What a client asks of this hop.
+static WISHES: [HeaderName; 2] = [EXPECT, TE];
+
 /// Removes what concerns one connection only, including what `Connection` names.
 fn strip_hop(headers: &mut HeaderMap) {
+    // Most messages have none of them, and one look at each name costs less than five searches.
+    if !has_any(headers, &HOP_BY_HOP) {
+        return;
+    }
     if let Some(connection) = headers.get(CONNECTION) {
         // The usual values name fields that are removed below anyway.
         let usual = ["close", "keep-alive", "upgrade"];
@@ -50,19 +55,24 @@ fn strip_hop(headers: &mut HeaderMap) {
             headers.remove(name);
         }
     }
-    for name in HOP_BY_HOP {
+    for name in &HOP_BY_HOP {
         headers.remove(name);
     }
 }
 
+fn has_any(headers: &HeaderMap, names: &[HeaderName]) -> bool {
+    headers.keys().any(|name| names.contains(name))
+}
+
 /// How a request came in.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(crate) struct Arrival<'a> {
-    pub(crate) peer: IpAddr,
+    /// The client's address.
+    pub(crate) peer: Option<HeaderValue>,
     /// Over TLS.
     pub(crate) secure: bool,
-    /// Part of the path that named the service.
-    pub(crate) prefix: &'a str,
+    /// Part of the path that named the service, if it was the path.
+    pub(crate) prefix: Option<HeaderValue>,
     /// `:authority` of HTTP/2, or of an absolute target.
     pub(crate) authority: Option<&'a str>,
     /// For a request that names no host, as HTTP/1.0 allows.
@@ -71,17 +81,18 @@ pub(crate) struct Arrival<'a> {
 
 /// Makes a client's header fields those of the request to an instance.
 pub(crate) fn prepare_request(headers: &mut HeaderMap, arrival: Arrival<'_>) {
-    let trailers_welcome = headers
-        .get(TE)
-        .is_some_and(|te| te.as_bytes().eq_ignore_ascii_case(b"trailers"));
     strip_hop(headers);
-    // `100 Continue` is answered here, as soon as the body is wanted.
-    headers.remove(EXPECT);
-    headers.remove(TE);
-    if trailers_welcome {
-        headers.insert(TE, HeaderValue::from_static("trailers"));
+    if has_any(headers, &WISHES) {
+        // `100 Continue` is answered here, as soon as the body is wanted.
+        headers.remove(EXPECT);
+        let te = headers.remove(TE);
+        if te.is_some_and(|te| te.as_bytes().eq_ignore_ascii_case(b"trailers")) {
+            headers.insert(TE, HeaderValue::from_static("trailers"));
+        }
     }
-    append_forwarded_for(headers, arrival.peer);
+    if let Some(peer) = arrival.peer {
+        append_forwarded_for(headers, peer);
+    }
     if !headers.contains_key(FORWARDED_PROTO) {
         let proto = if arrival.secure { "https" } else { "http" };
         headers.insert(FORWARDED_PROTO, HeaderValue::from_static(proto));
@@ -100,9 +111,7 @@ pub(crate) fn prepare_request(headers: &mut HeaderMap, arrival: Arrival<'_>) {
             }
         }
     }
-    if !arrival.prefix.is_empty()
-        && let Ok(prefix) = HeaderValue::from_str(arrival.prefix)
-    {
+    if let Some(prefix) = arrival.prefix {
         headers.insert(FORWARDED_PREFIX, prefix);
     }
     join_cookies(headers);
@@ -146,17 +155,21 @@ pub(crate) fn set_upgrade(headers: &mut HeaderMap, protocol: HeaderValue) {
     headers.insert(UPGRADE, protocol);
 }
 
-fn append_forwarded_for(headers: &mut HeaderMap, peer: IpAddr) {
-    let mut chain = String::new();
+fn append_forwarded_for(headers: &mut HeaderMap, peer: HeaderValue) {
+    let mut chain = Vec::new();
     for earlier in headers.get_all(&FORWARDED_FOR) {
         if let Ok(earlier) = earlier.to_str() {
-            chain.push_str(earlier);
-            chain.push_str(", ");
+            chain.extend_from_slice(earlier.as_bytes());
+            chain.extend_from_slice(b", ");
         }
     }
-    use std::fmt::Write;
-    let _ = write!(chain, "{peer}");
-    if let Ok(value) = HeaderValue::from_str(&chain) {
+    let value = if chain.is_empty() {
+        Ok(peer)
+    } else {
+        chain.extend_from_slice(peer.as_bytes());
+        HeaderValue::from_bytes(&chain)
+    };
+    if let Ok(value) = value {
         headers.insert(FORWARDED_FOR, value);
     }
 }
@@ -175,7 +188,11 @@ pub(crate) fn prepare_response(
         });
     strip_hop(headers);
     headers.insert(INSTANCE, instance.clone());
-    headers.insert(ATTEMPTS, HeaderValue::from(attempts));
+    let attempts = match attempts {
+        1 => HeaderValue::from_static("1"),
+        more => HeaderValue::from(more),
+    };
+    headers.insert(ATTEMPTS, attempts);
     keep_alive
 }
 
@@ -193,9 +210,9 @@ mod tests {
 
     fn arrival() -> Arrival<'static> {
         Arrival {
-            peer: "192.0.2.7".parse().unwrap(),
+            peer: Some(HeaderValue::from_static("192.0.2.7")),
             secure: false,
-            prefix: "/chat",
+            prefix: Some(HeaderValue::from_static("/chat")),
             authority: None,
             fallback_host: "chat",
         }

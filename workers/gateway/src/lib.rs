@@ -13,6 +13,7 @@
 
 mod admission;
 mod attempt;
+mod choice;
 mod client;
 mod config;
 mod conn;
@@ -26,6 +27,7 @@ mod health;
 mod instance;
 mod line;
 mod mux;
+mod outlook;
 mod pool;
 mod proxy;
 mod refusal;

@@ -154,6 +154,7 @@ impl Mux {
         let line = Arc::clone(&self.line);
         tokio::spawn(async move {
             tokio::select! {
+                biased;
                 _ = connection => {}
                 () = line.cut.notified() => {}
             }

@@ -151,6 +151,12 @@ impl Pool {
         self.shortest_idle_us.fetch_min(us, Ordering::Relaxed);
     }
 
+    /// Whether it keeps no unused connection.
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
     /// Closes connections unused for too long.
     pub(crate) fn expire(&self) {
         let now = Instant::now();
@@ -181,6 +187,7 @@ impl Pool {
             let line = Arc::clone(&self.line);
             async move {
                 tokio::select! {
+                    biased;
                     _ = connection.with_upgrades() => {}
                     () = line.cut.notified() => return,
                 }

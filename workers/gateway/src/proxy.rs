@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use http::header::HOST;
-use http::{Method, Request, Response, StatusCode};
+use http::{HeaderMap, Method, Request, Response, StatusCode, Version};
 use http_body_util::Full;
 use hyper::body::{Body, Incoming};
 use tidemill_protocol::gateway::{Routes, Suspicion};
@@ -15,7 +15,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::config::Limits;
 use crate::download::ProxyBody;
-use crate::forward::forward;
+use crate::forward::Forward;
 use crate::refusal::Refusal;
 use crate::report::Reporter;
 use crate::roster::Busy;
@@ -83,8 +83,8 @@ impl Proxy {
         f(&mut self.reporter.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Answers one request.
-    pub(crate) async fn handle(&self, busy: &Arc<Busy>, request: Request<Incoming>) -> Response<ProxyBody> {
+    /// Takes one request in: to be forwarded, or answered at once.
+    pub(crate) fn accept(&self, busy: &Busy, request: Request<Incoming>) -> Result<Forward, Response<ProxyBody>> {
         let headers = request.headers();
         let refuse = |refusal: Refusal| {
             if !request.body().is_end_stream() {
@@ -93,16 +93,21 @@ impl Proxy {
             refusal.into_response(headers, 0)
         };
         if request.method() == Method::CONNECT {
-            return refuse(Refusal::MethodNotSupported);
+            return Err(refuse(Refusal::MethodNotSupported));
+        }
+        // Over HTTP/1.1 the library has seen to it.
+        if request.version() == Version::HTTP_2 && self.is_too_large(headers) {
+            let (bytes, fields) = (self.limits.max_header_bytes, self.limits.max_headers);
+            return Err(refuse(Refusal::HeadTooLarge { bytes, fields }));
         }
         let target = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
         if target > self.limits.max_target_bytes {
             let limit = self.limits.max_target_bytes;
-            return refuse(Refusal::TargetTooLong { limit });
+            return Err(refuse(Refusal::TargetTooLong { limit }));
         }
         if request.body().size_hint().lower() > self.limits.max_body_bytes {
             let limit = self.limits.max_body_bytes;
-            return refuse(Refusal::BodyTooLarge { limit });
+            return Err(refuse(Refusal::BodyTooLarge { limit }));
         }
         let host = match headers.get(HOST) {
             Some(host) => host.to_str().ok(),
@@ -111,14 +116,17 @@ impl Proxy {
         let path = request.uri().path();
         let table = self.router.current();
         let Some((service, prefix_len)) = table.resolve(host, path) else {
-            return self.own(path).unwrap_or_else(|| {
+            return Err(self.own(path).unwrap_or_else(|| {
                 let path = path.chars().take(200).collect();
                 refuse(Refusal::NoSuchService { path })
-            });
+            }));
         };
-        let service = Arc::clone(service);
-        drop(table);
-        forward(self, service, busy, prefix_len, request).await
+        Forward::new(self, service, busy, prefix_len, request)
+    }
+
+    fn is_too_large(&self, headers: &HeaderMap) -> bool {
+        let bytes = headers.iter().map(|(name, value)| name.as_str().len() + value.len());
+        headers.len() > self.limits.max_headers || bytes.sum::<usize>() > self.limits.max_header_bytes
     }
 
     /// The gateway's own pages.

@@ -29,11 +29,14 @@ pub(crate) enum Refusal {
     QueueFull {
         service: String,
         queued: usize,
+        retry_after: u64,
     },
     NoCapacity {
         service: String,
-        waited: Duration,
+        /// `None`: its requests do not wait.
+        waited: Option<Duration>,
         shortage: Shortage,
+        retry_after: u64,
     },
     Broken {
         service: String,
@@ -49,6 +52,10 @@ pub(crate) enum Refusal {
     BodyTooLarge {
         limit: u64,
     },
+    HeadTooLarge {
+        bytes: usize,
+        fields: usize,
+    },
     TargetTooLong {
         limit: usize,
     },
@@ -59,11 +66,13 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    pub(crate) fn no_capacity(service: &Service, waited: Duration) -> Self {
+    /// `waits`: requests of the service may wait.
+    pub(crate) fn no_capacity(service: &Service, waited: Duration, waits: bool) -> Self {
         Self::NoCapacity {
             service: label(service),
-            waited,
+            waited: waits.then_some(waited),
             shortage: service.shortage(),
+            retry_after: service.retry_after(),
         }
     }
 
@@ -83,6 +92,7 @@ impl Refusal {
         Self::QueueFull {
             service: label(service),
             queued: service.queued(),
+            retry_after: service.retry_after(),
         }
     }
 
@@ -103,7 +113,7 @@ impl Refusal {
     /// Whether trying again a little later can help, and when.
     fn retry_after(&self) -> Option<u64> {
         match self {
-            Self::QueueFull { .. } | Self::NoCapacity { .. } => Some(1),
+            Self::QueueFull { retry_after, .. } | Self::NoCapacity { retry_after, .. } => Some(*retry_after),
             _ => None,
         }
     }
@@ -128,7 +138,7 @@ impl Refusal {
                 format!("service {service} was deleted while the request waited"),
                 "list the services with: tidemill services",
             ),
-            Self::QueueFull { service, queued } => Problem::new(
+            Self::QueueFull { service, queued, .. } => Problem::new(
                 429,
                 "queue_full",
                 format!("{queued} requests already wait for service {service}"),
@@ -138,14 +148,21 @@ impl Refusal {
                 service,
                 waited,
                 shortage,
+                ..
             } => Problem::new(
                 503,
                 "no_capacity",
-                format!(
-                    "no instance of service {service} had room within {} ms: {}",
-                    waited.as_millis(),
-                    describe(shortage)
-                ),
+                match waited {
+                    Some(waited) => format!(
+                        "no instance of service {service} had room within {} ms: {}",
+                        waited.as_millis(),
+                        describe(shortage)
+                    ),
+                    None => format!(
+                        "no instance of service {service} has room, and its requests do not wait (route.queue: 0): {}",
+                        describe(shortage)
+                    ),
+                },
                 format!("see why with: tidemill explain {service}"),
             ),
             Self::Broken {
@@ -181,6 +198,12 @@ impl Refusal {
                 "body_too_large",
                 format!("the request's body is larger than {limit} bytes"),
                 "send less at a time; the operator may raise the gateway's --max-body",
+            ),
+            Self::HeadTooLarge { bytes, fields } => Problem::new(
+                431,
+                "head_too_large",
+                format!("the request has more than {fields} header fields, or more than {bytes} bytes of them"),
+                "send fewer or shorter header fields; cookies are the usual cause",
             ),
             Self::TargetTooLong { limit } => Problem::new(
                 414,

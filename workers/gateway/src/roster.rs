@@ -10,11 +10,12 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use futures::task::AtomicWaker;
+use http::HeaderValue;
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 
 use crate::config::Limits;
@@ -44,12 +45,14 @@ pub(crate) struct Seat {
     roster: Arc<Roster>,
     id: u64,
     peer: SocketAddr,
+    /// Made once it is needed.
+    peer_text: OnceLock<Option<HeaderValue>>,
     secure: bool,
     pub(crate) activity: Arc<Activity>,
     _permit: OwnedSemaphorePermit,
 }
 
-/// A request in progress on a connection, until nobody holds this any more.
+/// Something in progress on a connection, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Busy {
     seat: Arc<Seat>,
@@ -138,6 +141,7 @@ impl Roster {
             roster: Arc::clone(self),
             id,
             peer,
+            peer_text: OnceLock::new(),
             secure,
             activity,
             _permit: permit,
@@ -196,18 +200,24 @@ impl Drop for Seat {
 
 impl Seat {
     /// A request begins.
-    pub(crate) fn busy(self: &Arc<Self>) -> Arc<Busy> {
+    pub(crate) fn busy(self: &Arc<Self>) -> Busy {
         let activity = &self.activity;
         activity.busy.fetch_add(1, Ordering::AcqRel);
         activity.enter(BUSY);
-        Arc::new(Busy { seat: Arc::clone(self) })
+        Busy { seat: Arc::clone(self) }
     }
 }
 
 impl Busy {
-    /// The client's address.
-    pub(crate) fn peer(&self) -> SocketAddr {
-        self.seat.peer
+    /// The same connection, busy with one thing more.
+    pub(crate) fn another(&self) -> Self {
+        self.seat.busy()
+    }
+
+    /// The client's address as the value of a header field. `None` never occurs: addresses are visible ASCII.
+    pub(crate) fn peer(&self) -> Option<HeaderValue> {
+        let text = |ip: IpAddr| HeaderValue::from_str(&ip.to_string()).ok();
+        self.seat.peer_text.get_or_init(|| text(self.seat.peer.ip())).clone()
     }
 
     /// Whether the client came by TLS.

@@ -170,6 +170,8 @@ mod tests {
             host: host.map(Into::into),
             retry: "idempotent".into(),
             concurrency: None,
+            queue: None,
+            queue_timeout_ms: None,
             stopped: false,
             instances: vec![RouteInstance {
                 instance: format!("inst-{name}"),

@@ -184,6 +184,12 @@ pub struct ServiceRoute {
     /// Requests an instance takes at a time; `None` = no limit.
     #[serde(default)]
     pub concurrency: Option<u32>,
+    /// Requests that may wait for an instance in each gateway, 0 = none waits; `None` = the gateway's own setting.
+    #[serde(default)]
+    pub queue: Option<u32>,
+    /// Longest wait of one, milliseconds; `None` = the gateway's own setting.
+    #[serde(default)]
+    pub queue_timeout_ms: Option<u64>,
     /// Stopped by its owner: answer 503 at once rather than queue.
     #[serde(default)]
     pub stopped: bool,

@@ -73,6 +73,8 @@ pub(super) fn routes(state: &State) -> Routes {
             }
             .to_owned(),
             concurrency: spec.scale.concurrency,
+            queue: spec.route.queue,
+            queue_timeout_ms: spec.route.queue_timeout.map(|timeout| timeout.millis().max(1)),
             stopped: route.stopped,
             instances: instances.collect(),
         }

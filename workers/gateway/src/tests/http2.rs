@@ -38,6 +38,30 @@ fn ask(method: Method, path: &str) -> Request<Full<Bytes>> {
 }
 
 #[tokio::test]
+async fn a_head_too_large_is_told_so_and_the_connection_lives_on() {
+    let gw = gateway(Limits::default()).await;
+    let a = Echo::start("a", Duration::ZERO).await;
+    gw.route(route(&[("inst-a", a.address)]));
+    let (mut sender, _conn) = connect(&gw).await;
+    let one_field = vec![("x-large".to_owned(), "z".repeat(100_000))];
+    let many_fields = (0..100).map(|n| (format!("x-{n}"), "y".repeat(1000))).collect();
+    for fields in [one_field, many_fields] {
+        let mut large = ask(Method::GET, "/svc/");
+        for (name, value) in fields {
+            let name: http::HeaderName = name.parse().unwrap();
+            large.headers_mut().insert(name, value.parse().unwrap());
+        }
+        sender.ready().await.unwrap();
+        let told = sender.send_request(large).await.unwrap();
+        assert_eq!(told.status(), 431);
+        sender.ready().await.unwrap();
+        let next = sender.send_request(ask(Method::GET, "/svc/")).await.unwrap();
+        assert_eq!(next.status(), 200, "the connection is of use");
+    }
+    assert_eq!(a.requests(), 2);
+}
+
+#[tokio::test]
 async fn many_requests_share_a_clients_connection() {
     let gw = gateway(Limits::default()).await;
     let a = Echo::start("a", Duration::from_millis(20)).await;

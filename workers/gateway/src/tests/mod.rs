@@ -4,6 +4,7 @@
 mod chaos;
 mod door;
 mod http2;
+mod leaks;
 mod limits;
 mod load;
 mod queue;

@@ -1,6 +1,6 @@
 //! Waiting for capacity: bounds, deadlines, order, and being woken.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::Method;
 use tokio::task::JoinSet;
@@ -31,6 +31,75 @@ async fn a_thousand_wait_until_an_instance_appears() {
     let second = gw.total();
     assert_eq!((second.arrived, second.ok), (1000, 1000));
     assert!(second.longest_gap_ms > 0);
+}
+
+#[tokio::test]
+async fn of_a_thousand_at_zero_none_fails_before_its_deadline() {
+    let limits = Limits {
+        queue_deadline: Duration::from_secs(3),
+        ..Limits::default()
+    };
+    let gw = gateway(limits).await;
+    gw.route(route(&[]));
+    let service = gw.service();
+    let before = resident_kib();
+    let mut waiting = JoinSet::new();
+    for _ in 0..1000 {
+        let address = gw.address;
+        waiting.spawn(async move {
+            let began = Instant::now();
+            let reply = send(address, request(Method::GET, "/svc/")).await.unwrap();
+            (began.elapsed(), reply)
+        });
+    }
+    until("1,000 wait", || service.queued() == 1000).await;
+    // Of clients and gateway together, since both are in this process.
+    let each = resident_kib().saturating_sub(before) / 1000;
+    println!("{each} KiB a waiting request, its client included");
+    assert!(each < 128, "{each} KiB a waiting request");
+    while let Some(reply) = waiting.join_next().await {
+        let (took, reply) = reply.unwrap();
+        assert!(took >= Duration::from_secs(3), "{took:?}: {}", reply.body);
+        assert_eq!((reply.status.as_u16(), reply.code().as_str()), (503, "no_capacity"));
+        let told: u64 = reply.header("retry-after").parse().unwrap();
+        assert!((3..=60).contains(&told), "as long again as it has lasted, not {told} s");
+    }
+    gw.at_rest().await;
+    assert_eq!(gw.total().refused, 1000);
+}
+
+#[tokio::test]
+async fn a_service_has_a_queue_of_its_own() {
+    let gw = gateway(Limits::default()).await;
+    let ask = || send(gw.address, request(Method::GET, "/svc/"));
+    let mut svc = route(&[]);
+    (svc.queue, svc.queue_timeout_ms) = (Some(1), Some(300));
+    gw.route(svc.clone());
+    let service = gw.service();
+    let waiting = tokio::spawn(ask());
+    until("one waits", || service.queued() == 1).await;
+    assert_eq!(ask().await.unwrap().code(), "queue_full");
+    let late = waiting.await.unwrap().unwrap();
+    assert_eq!((late.status.as_u16(), late.code().as_str()), (503, "no_capacity"));
+
+    svc.queue = Some(0);
+    gw.route(svc.clone());
+    let told = ask().await.unwrap();
+    assert_eq!((told.status.as_u16(), told.code().as_str()), (503, "no_capacity"));
+    assert!(told.body.contains("route.queue: 0"), "{}", told.body);
+    assert_ne!(told.header("retry-after"), "");
+    let a = Echo::start("a", Duration::ZERO).await;
+    svc.instances = route(&[("inst-a", a.address)]).instances;
+    gw.route(svc.clone());
+    assert_eq!(ask().await.unwrap().status, 200, "a free slot needs no queue");
+
+    // Without a word of its own it has the gateway's.
+    (svc.queue, svc.queue_timeout_ms, svc.instances) = (None, None, Vec::new());
+    gw.route(svc);
+    let waiting = JoinSet::from_iter((0..3).map(|_| ask()));
+    until("three wait", || service.queued() == 3).await;
+    drop(waiting);
+    gw.at_rest().await;
 }
 
 #[tokio::test]

@@ -37,6 +37,13 @@ pub(crate) async fn until(what: &str, mut condition: impl FnMut() -> bool) {
     panic!("not within 10 s: {what}");
 }
 
+/// Memory of this process.
+pub(crate) fn resident_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
 /// A gateway that serves, and what it takes to change its routes.
 pub(crate) struct Served {
     pub(crate) address: SocketAddr,
@@ -94,6 +101,8 @@ pub(crate) fn route(instances: &[(&str, SocketAddr)]) -> ServiceRoute {
         host: None,
         retry: "idempotent".into(),
         concurrency: None,
+        queue: None,
+        queue_timeout_ms: None,
         stopped: false,
         instances: instances
             .iter()
@@ -132,7 +141,7 @@ impl Served {
         until("counters at rest", || {
             service.traffic.waiting() == 0
                 && service.queued() == 0
-                && service.instances().iter().all(|i| i.in_flight() == 0)
+                && service.all_in_flight().is_empty()
                 && self.proxy.replay.used() == 0
         })
         .await;

@@ -2,11 +2,13 @@
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use futures::{SinkExt, StreamExt};
+use futures::future::BoxFuture;
+use futures::{FutureExt, SinkExt, StreamExt};
 use http::{HeaderMap, Method, Request};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http2;
@@ -19,35 +21,55 @@ use super::super::support::*;
 /// A request that is not answered by then hangs.
 const HANGS: Duration = Duration::from_secs(40);
 
+/// Events of a stream, one each 40 ms.
+const STREAM: u32 = 6;
+const LONG_STREAM: u32 = 250;
+
 /// What became of all requests.
 #[derive(Default)]
 pub(super) struct Seen {
-    pub(super) answered: usize,
     /// Requests that must never fail, and did.
     pub(super) failed: Vec<String>,
     /// Failures of what must not be repeated, or had begun: the instance, and what was told.
     pub(super) lost: Vec<(String, String)>,
-    /// Requests that took more than one try: how long, the kind, the tries.
-    pub(super) affected: Vec<(Duration, usize, String)>,
+    /// All that were answered.
+    pub(super) answers: Vec<Answered>,
     /// Ids of requests that must not be carried out twice.
     pub(super) once: HashSet<String>,
+}
+
+/// How a request was answered.
+#[derive(Debug, Clone)]
+pub(super) struct Answered {
+    /// Until its answer began. What happens to a stream after that is another matter.
+    pub(super) after: Duration,
+    pub(super) kind: &'static str,
+    pub(super) tries: u32,
+    /// Empty where no instance answered.
+    pub(super) instance: String,
+    /// While nothing was done to any replica.
+    pub(super) quiet: bool,
 }
 
 /// All clients.
 pub(super) struct Clients {
     pub(super) address: SocketAddr,
     pub(super) seen: Mutex<Seen>,
+    /// Nothing is done to any replica yet.
+    pub(super) quiet: AtomicBool,
     kept: Mutex<Vec<ClientConn>>,
     shared: Mutex<Option<http2::SendRequest<Full<Bytes>>>>,
 }
 
-type Told = Result<HeaderMap, String>;
+/// The head of the answer, and when it came.
+type Told = Result<(HeaderMap, Instant), String>;
 
 impl Clients {
     pub(super) fn new(address: SocketAddr) -> Arc<Self> {
         Arc::new(Self {
             address,
             seen: Mutex::default(),
+            quiet: AtomicBool::new(true),
             kept: Mutex::default(),
             shared: Mutex::default(),
         })
@@ -56,31 +78,36 @@ impl Clients {
     /// One request of some kind.
     pub(super) async fn one(self: Arc<Self>, number: usize) {
         let began = Instant::now();
-        let kind = fastrand::usize(..100);
-        let told = tokio::time::timeout(HANGS, self.ask(kind, number)).await;
+        let quiet = self.quiet.load(Ordering::Relaxed);
+        let (kind, asked) = self.ask(fastrand::usize(..100), number);
+        let told = tokio::time::timeout(HANGS, asked).await;
         let mut seen = self.seen.lock().unwrap();
         match told {
-            Ok(Ok(headers)) => {
-                seen.answered += 1;
-                if let Some(tries) = headers.get("x-tidemill-attempts").filter(|tries| *tries != "1") {
-                    let tries = tries.to_str().unwrap().to_owned();
-                    seen.affected.push((began.elapsed(), kind, tries));
-                }
+            Ok(Ok((headers, at))) => {
+                let field = |name| headers.get(name).map_or("", |value| value.to_str().unwrap());
+                seen.answers.push(Answered {
+                    after: at - began,
+                    kind,
+                    tries: field("x-tidemill-attempts").parse().unwrap_or(0),
+                    instance: field("x-tidemill-instance").to_owned(),
+                    quiet,
+                });
             }
             Ok(Err(error)) => seen.failed.push(error),
-            Err(_) => seen.failed.push(format!("kind {kind} hangs")),
+            Err(_) => seen.failed.push(format!("{kind} hangs")),
         }
     }
 
-    async fn ask(&self, kind: usize, number: usize) -> Told {
+    fn ask(&self, kind: usize, number: usize) -> (&'static str, BoxFuture<'_, Told>) {
         match kind {
-            0..25 => self.plain(Method::GET, false, number).await,
-            25..45 => self.plain(Method::PUT, true, number).await,
-            45..60 => self.post(number, false).await,
-            60..70 => self.post(number, true).await,
-            70..80 => self.events().await,
-            80..94 => self.shared().await,
-            _ => self.chat().await,
+            0..25 => ("get", self.plain(Method::GET, false, number).boxed()),
+            25..45 => ("put", self.plain(Method::PUT, true, number).boxed()),
+            45..60 => ("post", self.post(number, false).boxed()),
+            60..70 => ("keyed post", self.post(number, true).boxed()),
+            70 => ("long stream", self.events(LONG_STREAM).boxed()),
+            71..80 => ("stream", self.events(STREAM).boxed()),
+            80..94 => ("http/2", self.shared().boxed()),
+            _ => ("websocket", self.chat().boxed()),
         }
     }
 
@@ -102,11 +129,12 @@ impl Clients {
             ClientConn::open(self.address).await
         };
         let reply = conn.send(ask).await.map_err(|e| format!("plain: {e}"))?;
+        let at = Instant::now();
         if keep {
             self.kept.lock().unwrap().push(conn);
         }
         match reply.status.as_u16() {
-            200 if reply.body == number.to_string() => Ok(reply.headers),
+            200 if reply.body == number.to_string() => Ok((reply.headers, at)),
             status => Err(format!("plain: {status} {}", reply.body)),
         }
     }
@@ -123,9 +151,10 @@ impl Clients {
         }
         let mut conn = self.kept().await;
         let reply = conn.send(ask).await.map_err(|e| format!("post: {e}"))?;
+        let at = Instant::now();
         self.kept.lock().unwrap().push(conn);
         match reply.status.as_u16() {
-            200 => Ok(reply.headers),
+            200 => Ok((reply.headers, at)),
             502 if !keyed && reply.code() == "instance_broke" => {
                 let problem: tidemill_protocol::Problem = serde_json::from_str(&reply.body).unwrap();
                 let instance = problem
@@ -138,7 +167,7 @@ impl Clients {
                     .unwrap()
                     .lost
                     .push((instance.to_owned(), problem.detail.clone()));
-                Ok(HeaderMap::new())
+                Ok((HeaderMap::new(), at))
             }
             status => Err(format!("post keyed {keyed}: {status} {}", reply.body)),
         }
@@ -150,20 +179,22 @@ impl Clients {
         self.seen.lock().unwrap().lost.push((instance, what.to_owned()));
     }
 
-    async fn events(&self) -> Told {
+    async fn events(&self, number: u32) -> Told {
         let mut conn = ClientConn::open(self.address).await;
-        let begun = conn.begin(request(Method::GET, "/svc/events")).await;
+        let path = format!("/svc/events/{number}");
+        let begun = conn.begin(request(Method::GET, &path)).await;
         let begun = begun.map_err(|e| format!("events: {e}"))?;
+        let at = Instant::now();
         if begun.status() != 200 {
             return Err(format!("events: {}", begun.status()));
         }
         let headers = begun.headers().clone();
         match begun.into_body().collect().await.map(|body| body.to_bytes()) {
-            Ok(body) if body.ends_with(b"data: 5\n\n") => {}
+            Ok(body) if body.ends_with(format!("data: {}\n\n", number - 1).as_bytes()) => {}
             Ok(_) => return Err("half a stream passed for a whole one".to_owned()),
             Err(error) => self.cut(&headers, &format!("stream cut: {error}")),
         }
-        Ok(headers)
+        Ok((headers, at))
     }
 
     async fn shared(&self) -> Told {
@@ -181,8 +212,9 @@ impl Clients {
         };
         let ask = Request::get("http://gateway/svc/shared").body(Full::default()).unwrap();
         let reply = sender.send_request(ask).await.map_err(|e| format!("shared: {e}"))?;
+        let at = Instant::now();
         match reply.status().as_u16() {
-            200 => Ok(reply.headers().clone()),
+            200 => Ok((reply.headers().clone(), at)),
             status => Err(format!("shared: {status}")),
         }
     }
@@ -191,6 +223,7 @@ impl Clients {
         let url = format!("ws://{}/svc/chat", self.address);
         let opened = tokio_tungstenite::connect_async(url).await;
         let (mut socket, answer) = opened.map_err(|e| format!("chat: {e}"))?;
+        let at = Instant::now();
         for n in 0..4 {
             let word = n.to_string();
             let sent = socket.send(Message::text(word.clone())).await;
@@ -198,12 +231,12 @@ impl Clients {
                 Some(Ok(heard)) if sent.is_ok() && heard.to_text().unwrap() == word => {}
                 _ => {
                     self.cut(answer.headers(), "chat cut");
-                    return Ok(answer.headers().clone());
+                    return Ok((answer.headers().clone(), at));
                 }
             }
         }
         let _ = socket.close(None).await;
         while let Some(Ok(_)) = socket.next().await {}
-        Ok(answer.headers().clone())
+        Ok((answer.headers().clone(), at))
     }
 }

@@ -223,9 +223,10 @@ async fn answer(mut request: Request<Incoming>, state: Arc<State>) -> Result<Res
     // tidy: waits for its time to answer, as work would
     tokio::time::sleep(Duration::from_millis(pause)).await;
     let response = match path.as_str() {
-        "/events" => {
-            let events = stream::unfold(0, |n| async move {
-                if n == 6 {
+        path if path.starts_with("/events/") => {
+            let number: u32 = path["/events/".len()..].parse().unwrap();
+            let events = stream::unfold(0, move |n| async move {
+                if n == number {
                     return None;
                 }
                 // tidy: waits for the next event's time

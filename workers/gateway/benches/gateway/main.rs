@@ -5,9 +5,12 @@
 //! the same run do. The proxies take turns, several times, so that what else the machine does hits all alike. Without
 //! haproxy its column stays empty.
 //!
-//! `cargo bench -p tidemill-gateway`; the settings are `RATE`, `SECONDS` and `ROUNDS` in the environment.
+//! `cargo bench -p tidemill-gateway --bench gateway`; the settings are `RATE`, `SECONDS` and `ROUNDS` in the environment.
+//! `COUNT=DIR` counts instructions and nothing else, and leaves there what `callgrind_annotate` reads.
 
 #![allow(clippy::unwrap_used)]
+
+mod count;
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader};
@@ -34,15 +37,19 @@ fn setting(name: &str, default: u64) -> u64 {
 }
 
 fn main() {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .unwrap();
-    match std::env::var(ROLE).as_deref() {
+    let role = std::env::var(ROLE);
+    // Where instructions are counted, other threads would only add noise.
+    let mut builder = match role.as_deref() {
+        Ok("counted") => tokio::runtime::Builder::new_current_thread(),
+        _ => tokio::runtime::Builder::new_multi_thread(),
+    };
+    let runtime = builder.enable_all().build().unwrap();
+    match role.as_deref() {
         Ok("backend") => runtime.block_on(backend()),
-        Ok("gateway") => runtime.block_on(gateway()),
+        Ok("gateway" | "counted") => runtime.block_on(gateway()),
         // Ten thousand connections need more files than a shell gives by default.
         Ok("bench") => runtime.block_on(bench()),
+        _ if std::env::var_os("COUNT").is_some() => runtime.block_on(count::alone()),
         _ => assert!(
             myself("bench", &[])
                 .stdout(Stdio::inherit())
@@ -61,6 +68,7 @@ fn myself(role: &str, env: &[(&str, &str)]) -> Command {
         .arg(std::env::current_exe().unwrap())
         .env(ROLE, role)
         .envs(env.iter().copied())
+        .stdin(Stdio::piped())
         .stdout(Stdio::piped());
     command
 }
@@ -80,13 +88,22 @@ impl Drop for Server {
 
 impl Server {
     fn start(role: &str, env: &[(&str, &str)]) -> Self {
-        let mut child = myself(role, env).spawn().unwrap();
+        Self::of(myself(role, env).spawn().unwrap())
+    }
+
+    fn of(mut child: Child) -> Self {
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap())
             .read_line(&mut line)
             .unwrap();
         let addresses = line.split_whitespace().map(|a| a.parse().unwrap()).collect();
         Self { child, addresses }
+    }
+
+    /// Its addresses as the gateway is given them.
+    fn list(&self) -> String {
+        let all: Vec<_> = self.addresses.iter().map(SocketAddr::to_string).collect();
+        all.join(" ")
     }
 
     /// CPU time used so far.
@@ -179,7 +196,14 @@ async fn gateway() {
     .await
     .unwrap();
     println!("{}", gateway.local_addr());
-    gateway.serve(CancellationToken::new()).await;
+    let shutdown = CancellationToken::new();
+    let ended = shutdown.clone();
+    // The end of its input is the end of it.
+    std::thread::spawn(move || {
+        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        ended.cancel();
+    });
+    gateway.serve(shutdown).await;
 }
 
 /// haproxy on a free port, if it is installed.
@@ -318,12 +342,7 @@ async fn bench() {
     let (rate, seconds, rounds) = (setting("RATE", 2000), setting("SECONDS", 4), setting("ROUNDS", 5));
     let time = Duration::from_secs(seconds);
     let backend = Server::start("backend", &[]);
-    let backends = backend
-        .addresses
-        .iter()
-        .map(|a| a.to_string())
-        .collect::<Vec<_>>()
-        .join(" ");
+    let backends = backend.list();
     let dir = tempfile::tempdir().unwrap();
     let mut subjects = vec![("gateway", Server::start("gateway", &[(BACKENDS, &backends)]))];
     match haproxy(dir.path(), &backend.addresses) {
@@ -379,6 +398,7 @@ async fn bench() {
             median(&ours.cpu_us) / median(&theirs.cpu_us)
         );
     }
+    count::print(dir.path(), &backends).await;
     for (name, server) in &subjects {
         let address = server.addresses[0];
         let before = server.resident_mib();
