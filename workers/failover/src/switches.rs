@@ -128,7 +128,7 @@ fn outcome(state: &State, switch: &Switch, now: Timestamp) -> Verdict {
     let old = state.instances.get(&switch.instance);
     let replacement = switch.replacement.and_then(|id| state.instances.get(&id));
     let serves = replacement.filter(|i| i.state == InstanceState::Ready);
-    if let Some(since) = serves.and_then(|i| served_since(i)) {
+    if let Some(since) = serves.and_then(served_since) {
         // A planned switch is over when the old one is gone; an unplanned one when it is not needed any more.
         let gone = old.is_none_or(|i| i.state.ended());
         if switch.cause.is_planned() && !gone {

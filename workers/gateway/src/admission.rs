@@ -134,8 +134,8 @@ impl Service {
 
     /// The beginning of a path that named the service, as the value of a header field. `None`: the host named it.
     pub(crate) fn prefix(&self, prefix: &str) -> Option<HeaderValue> {
-        let known = self.prefixes.iter().flatten();
-        known.filter(|known| *known == prefix).cloned().next()
+        let mut known = self.prefixes.iter().flatten();
+        known.find(|known| *known == prefix).cloned()
     }
 
     /// A place in the order of arrival, and the retry policy at this moment.

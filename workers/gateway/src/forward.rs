@@ -74,6 +74,10 @@ pub(crate) struct Forward {
 impl Forward {
     /// Makes the client's request that to an instance of `service`; the first `prefix_len` bytes of its path named it.
     /// It counts as arrived from here on.
+    #[expect(
+        clippy::result_large_err,
+        reason = "the other variant is larger still, and each is moved once"
+    )]
     pub(crate) fn new(
         proxy: &Proxy,
         service: &Arc<Service>,

@@ -167,6 +167,7 @@ async fn probe(service: Arc<Service>, instance: Arc<Instance>) {
         instance.health.failures.fetch_add(1, Ordering::Relaxed);
         instance.health.set(worse);
     }
+    instance.vigil.answers_again(&service.reactions);
     instance.warm_again();
     tracing::info!(instance = %instance.id, service = %service.name, "instance back in use");
     service.wake();

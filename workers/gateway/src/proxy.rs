@@ -84,6 +84,10 @@ impl Proxy {
     }
 
     /// Takes one request in: to be forwarded, or answered at once.
+    #[expect(
+        clippy::result_large_err,
+        reason = "the other variant is larger still, and each is moved once"
+    )]
     pub(crate) fn accept(&self, busy: &Busy, request: Request<Incoming>) -> Result<Forward, Response<ProxyBody>> {
         let headers = request.headers();
         let refuse = |refusal: Refusal| {

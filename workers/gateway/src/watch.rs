@@ -3,9 +3,11 @@
 //! A stopped process still accepts connections (the kernel does), and a black hole breaks none, so neither shows in the
 //! way a crash does. While an instance owes answers and no byte came from it for a while, it is asked something small
 //! over a new connection; any byte, an end or a reset is an answer. No answer counts against it only if that is out of
-//! the ordinary: it has been seen to answer one request while an older one was still open (a server of one thread
-//! cannot), or the silence is many times longer than any answer of its service took lately. What it owes and may be
-//! repeated is then sent elsewhere. Rejected: judging by silence alone, because a long generation is silent as well.
+//! the ordinary: it, or another of its service, has been seen to answer one request while an older one was still open (a
+//! server of one thread cannot), or the silence is many times longer than any answer of its service took lately. What it
+//! owes and may be repeated is then sent elsewhere. Rejected: judging by silence alone, because a long generation is
+//! silent as well. What only others of the service have shown is a guess, since a rolling update may change the program:
+//! one that was found silent by it and answers again takes it back.
 //!
 //! Invariants: one check per instance at a time and [`CHECKS`] in all; nothing is checked of which nothing is awaited;
 //! connections to a host are cut only after [`Limits::vanished_after`] in which the host itself gave no sign, never
@@ -58,6 +60,8 @@ pub(crate) struct Vigil {
     answers: AtomicU64,
     /// It answers one thing while another is still open.
     overlaps: AtomicBool,
+    /// It was found silent only because others of its service do that.
+    presumed: AtomicBool,
     checking: AtomicBool,
     #[cfg(test)]
     failed: AtomicU32,
@@ -79,6 +83,7 @@ impl Default for Vigil {
             owing_ms: AtomicU64::new(0),
             answers: AtomicU64::new(0),
             overlaps: AtomicBool::new(false),
+            presumed: AtomicBool::new(false),
             checking: AtomicBool::new(false),
             #[cfg(test)]
             failed: AtomicU32::new(0),
@@ -114,6 +119,13 @@ impl Vigil {
         self.overlaps.load(Ordering::Relaxed)
     }
 
+    /// It was found silent and answers again: was it by a guess?
+    pub(crate) fn answers_again(&self, reactions: &Reactions) {
+        if self.presumed.swap(false, Ordering::Relaxed) && !self.overlaps() {
+            reactions.overlaps.store(false, Ordering::Relaxed);
+        }
+    }
+
     /// Checks that got no answer.
     #[cfg(test)]
     pub(crate) fn checks_failed(&self) -> u32 {
@@ -144,9 +156,11 @@ impl Drop for Awaiting<'_> {
     }
 }
 
-/// How long a service's answers took to begin, lately.
+/// How a service's instances react: how long answers took to begin, lately.
 #[derive(Debug, Default)]
 pub(crate) struct Reactions {
+    /// One of them answers one thing while another is still open.
+    overlaps: AtomicBool,
     answers: AtomicU64,
     slowest_us: AtomicU64,
     slowest_before_us: AtomicU64,
@@ -159,6 +173,11 @@ impl Reactions {
         if self.slowest_us.load(Ordering::Relaxed) < us {
             self.slowest_us.fetch_max(us, Ordering::Relaxed);
         }
+    }
+
+    /// Whether one of them was seen to answer one thing while an older one was still open.
+    fn overlaps(&self) -> bool {
+        self.overlaps.load(Ordering::Relaxed)
     }
 
     /// The slowest lately. `None`: too few to tell.
@@ -270,6 +289,7 @@ impl Look {
                 let since = vigil.answers.load(Ordering::Relaxed) - answers;
                 if since < u64::from(owing) && vigil.unanswered.load(Ordering::Relaxed) > 0 {
                     vigil.overlaps.store(true, Ordering::Relaxed);
+                    self.service.reactions.overlaps.store(true, Ordering::Relaxed);
                 }
                 vigil.host_silent_since(false);
                 self.instance.line.pulse.beat();
@@ -279,13 +299,11 @@ impl Look {
                 vigil.failed.fetch_add(1, Ordering::Relaxed);
                 vigil.host_silent_since(false);
                 let silence = vigil.silence(&self.instance.line.pulse);
-                let odd = vigil.overlaps()
-                    || self
-                        .service
-                        .reactions
-                        .slowest()
-                        .is_some_and(|slowest| silence > SLOWER_MIN.max(slowest * SLOWER));
-                if odd && silence >= CHECK_TIMEOUT {
+                let reactions = &self.service.reactions;
+                let long = |slowest: Duration| silence > SLOWER_MIN.max(slowest * SLOWER);
+                let proven = vigil.overlaps() || reactions.slowest().is_some_and(long);
+                if (proven || reactions.overlaps()) && silence >= CHECK_TIMEOUT {
+                    vigil.presumed.store(!proven, Ordering::Relaxed);
                     self.aside(Condition::Silent, &format!("no byte for {} ms", silence.as_millis()));
                 }
             }

@@ -118,6 +118,35 @@ async fn a_slow_instance_is_not_taken_for_a_stopped_one() {
 }
 
 #[tokio::test]
+async fn a_fresh_instance_that_hangs_is_judged_by_what_its_siblings_do() {
+    let gw = gateway(Limits::default()).await;
+    let a = freezing(Duration::from_secs(3)).await;
+    gw.route(route(&[("inst-a", a.address)]));
+    let service = gw.service();
+    let known = service.instances().remove(0);
+    let slow = tokio::spawn(send(gw.address, request(Method::GET, "/svc/")));
+    until("seen to answer two things at once", || known.vigil.overlaps()).await;
+    assert_eq!(slow.await.unwrap().unwrap().status, 200);
+    // Of another one nothing is known yet when it hangs with its first request.
+    let b = freezing(Duration::ZERO).await;
+    b.frozen.store(true, Ordering::Relaxed);
+    gw.route(route(&[("inst-b", b.address)]));
+    let moved = tokio::spawn(send(gw.address, request(Method::GET, "/svc/")));
+    let fresh = service.instances().into_iter().find(|i| &*i.id == "inst-b").unwrap();
+    until("in flight", || fresh.in_flight() == 1).await;
+    let c = Echo::start("c", Duration::ZERO).await;
+    gw.route(route(&[("inst-b", b.address), ("inst-c", c.address)]));
+    assert_eq!(moved.await.unwrap().unwrap().header("x-tidemill-instance"), "inst-c");
+    assert_eq!(fresh.health.condition(), Condition::Silent);
+    assert!(!fresh.vigil.overlaps());
+    // It answers again: a guess that was wrong is taken back.
+    b.frozen.store(false, Ordering::Relaxed);
+    b.thawed.notify_waiters();
+    until("back in use", || fresh.health.condition() == Condition::Good).await;
+    gw.at_rest().await;
+}
+
+#[tokio::test]
 async fn an_instance_that_answers_while_it_works_is_known_for_it() {
     let gw = gateway(Limits::default()).await;
     let a = freezing(Duration::from_secs(3)).await;
