@@ -166,7 +166,7 @@ fn exit_codes_are_those_of_the_contract() {
     let up = Up::start("cpu*1");
     assert_eq!(up.run(&["explain", "no-such-thing"]).code, 4);
     assert_eq!(up.run(&["no-such-verb"]).code, 2);
-    assert_eq!(up.run(&["drain", "local"]).code, 1);
+    assert_eq!(up.run(&["incident", "local"]).code, 1);
     assert_eq!(run("http://127.0.0.1:1", &["nodes"], "").code, 7);
     let wrong = up.run(&[
         "verify",

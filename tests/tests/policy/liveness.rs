@@ -1,6 +1,7 @@
 //! Given what doors heard, when time passes on their clocks, then these verdicts.
 
 use tidemill_domain::command::Command;
+use tidemill_domain::events::node::Supply;
 use tidemill_domain::id::NodeId;
 use tidemill_domain::policy::liveness::{
     Detector, Heard, LOST_AFTER, RESTART_LOST_AFTER, RETURN_GRACE, SUSPECT_AFTER, Verdict,
@@ -304,4 +305,59 @@ fn a_detector_that_stalls_or_misses_observations_condemns_nobody() {
     world.cell.wait(Span::from_secs(60));
     world.detector.interrupted();
     assert_eq!(world.pass(30), []);
+}
+
+/// Beats come so far apart, in milliseconds, until one stays away; the silence that was suspected.
+fn suspected_after(apart: impl Fn(u64) -> u64, supply: Supply) -> Span {
+    let mut cell = Cell::new();
+    let mut joining = join("n0", 1);
+    joining.supply = supply;
+    cell.given(Command::JoinNode(joining));
+    let node = node(&cell, "n0");
+    let mut detector = Detector::default();
+    let (mut mono, mut sequence, mut next) = (0, 0, 0);
+    let mut beats = 0;
+    loop {
+        sequence += 1;
+        let at = Span::from_millis(mono);
+        let stamp = Timestamp(1_000_000_000 + i64::try_from(at.micros()).unwrap());
+        let heard = match mono >= next && beats < 60 {
+            true => {
+                beats += 1;
+                next += apart(beats);
+                Heard::Beat(node)
+            }
+            false => Heard::Door,
+        };
+        detector.hear("a", stamp, sequence, at, &heard);
+        let verdicts = detector.verdicts(&cell.state, at);
+        if let Some(Command::SuspectNode { silent, .. }) = verdicts.into_iter().map(|v| v.command).next() {
+            assert_eq!(beats, 60, "it is doubted while it beats");
+            return silent;
+        }
+        mono += 50;
+    }
+}
+
+#[test]
+fn patience_follows_a_nodes_own_rhythm_and_where_it_stands() {
+    let even = suspected_after(|_| 1_000, Supply::Idc);
+    assert!(
+        even >= Span::from_millis(2_200) && even < Span::from_millis(2_300),
+        "{even}"
+    );
+    // 400 ms early or late, by turns.
+    let uneven = |n: u64| if n.is_multiple_of(2) { 600 } else { 1_400 };
+    let ragged = suspected_after(uneven, Supply::Idc);
+    assert!(
+        ragged > Span::from_millis(3_400) && ragged <= Span::from_millis(4_050),
+        "{ragged}"
+    );
+    let wild = |n: u64| if n.is_multiple_of(2) { 100 } else { 1_900 };
+    let (cloud, cafe) = (
+        suspected_after(wild, Supply::Cloud),
+        suspected_after(wild, Supply::Cafe),
+    );
+    assert!(cloud < Span::from_millis(4_100), "{cloud}");
+    assert!(cafe > Span::from_secs(5) && cafe < Span::from_millis(6_100), "{cafe}");
 }

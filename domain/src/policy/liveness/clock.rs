@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use crate::time::{Span, Timestamp};
 
+/// Time between two beats of a sender.
+pub const BEAT: Span = Span::from_secs(1);
 /// A door from which nothing came for longer than this was away: that time does not count. It beats once a second.
 pub const DOOR_GAP: Span = Span::from_secs(3);
 /// What a door's senders get to come back after the door was away, before their silence begins to count. Agents and
@@ -139,6 +141,28 @@ struct Mark {
     presumed: bool,
     /// Sequence of the observation.
     sequence: u64,
+    rhythm: Rhythm,
+}
+
+/// How evenly a sender is heard at one door.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Rhythm {
+    /// How far the time between two beats is off the beat, on the average of the last dozen or so.
+    pub off_beat: Span,
+    /// Beats that went into it.
+    pub beats: u32,
+}
+
+/// Weight of the newest in the average: one in eight, as TCP weighs round trips (RFC 6298).
+const NEWEST: u64 = 8;
+
+impl Rhythm {
+    fn take(&mut self, gap: Span, beat: Span) {
+        let off = gap.micros().abs_diff(beat.micros());
+        let mean = self.off_beat.micros();
+        self.off_beat = Span::from_micros((mean * (NEWEST - 1) + off) / NEWEST);
+        self.beats = self.beats.saturating_add(1);
+    }
 }
 
 /// How long a sender has been silent.
@@ -173,6 +197,9 @@ impl<K: Ord + Clone> Presence<K> {
         if let Some(mark) = self.marks.get_mut(&who)
             && mark.door == door
         {
+            if mark.stay == clock.stay && !mark.presumed {
+                mark.rhythm.take(minus(clock.heard, mark.heard), BEAT);
+            }
             mark.stay = clock.stay;
             mark.heard = clock.heard;
             mark.presumed = false;
@@ -185,6 +212,7 @@ impl<K: Ord + Clone> Presence<K> {
             heard: clock.heard,
             presumed: false,
             sequence,
+            rhythm: Rhythm::default(),
         };
         self.marks.insert(who, mark);
     }
@@ -206,6 +234,7 @@ impl<K: Ord + Clone> Presence<K> {
                 heard: add(door.heard, RETURN_GRACE),
                 presumed: true,
                 sequence: door.sequence,
+                rhythm: Rhythm::default(),
             };
             self.marks.insert(who.clone(), mark);
         }
@@ -222,6 +251,11 @@ impl<K: Ord + Clone> Presence<K> {
             presumed: mark.presumed || !same_stay,
             observations: (mark.sequence, door.sequence.max(mark.sequence)),
         })
+    }
+
+    /// How evenly `who` is heard.
+    pub fn rhythm(&self, who: &K) -> Rhythm {
+        self.marks.get(who).map(|mark| mark.rhythm).unwrap_or_default()
     }
 
     /// Everyone that was heard and not forgotten.

@@ -3,15 +3,27 @@
 use std::collections::BTreeMap;
 
 use crate::command::Command;
+use crate::events::node::Supply;
 use crate::id::NodeId;
 use crate::state::State;
 use crate::state::node::NodeState;
 use crate::time::{Span, Timestamp};
 
-use super::clock::{Doors, Presence, Silence};
+use super::clock::{BEAT, Doors, Presence, Rhythm, Silence};
 
-/// Silence after which a node is suspected: three beats of a second each.
+/// Silence after which a node is suspected whose rhythm is not known yet: three beats of a second each.
 pub const SUSPECT_AFTER: Span = Span::from_secs(3);
+/// Beats after which a node's rhythm is known.
+const RHYTHM_KNOWN: u32 = 8;
+/// A node whose rhythm is known is given two beats, and four times as much as it usually is off the beat (as TCP gives
+/// round trips, RFC 6298)…
+const BEATS: u64 = 2;
+const OFF_BEATS: u64 = 4;
+/// … but no less than this …
+const LEAST: Span = Span::from_millis(2_200);
+/// … and no more than this; machines at the edge of a network get more.
+const MOST: Span = Span::from_secs(4);
+const MOST_AT_THE_EDGE: Span = Span::from_secs(6);
 /// Silence after which a node is given up and its instances are replaced.
 pub const LOST_AFTER: Span = Span::from_secs(10);
 /// The same for a node whose agent said that it only restarts: its instances run on meanwhile.
@@ -157,6 +169,7 @@ impl Detector {
             let signs = Signs {
                 closed: link.is_some_and(|l| l.closed),
                 restarting: link.is_some_and(|l| l.restarting),
+                patience: patience(self.nodes.rhythm(id), node.supply),
             };
             let Some(silence) = self.nodes.silence(&self.doors, id, now) else {
                 continue;
@@ -176,6 +189,21 @@ impl Detector {
 struct Signs {
     closed: bool,
     restarting: bool,
+    /// Silence after which it is suspected.
+    patience: Span,
+}
+
+/// The silence after which a node is suspected, by its own rhythm and by where it stands.
+fn patience(rhythm: Rhythm, supply: Supply) -> Span {
+    if rhythm.beats < RHYTHM_KNOWN {
+        return SUSPECT_AFTER;
+    }
+    let most = match supply {
+        Supply::Idc | Supply::Cloud | Supply::Enterprise | Supply::Partner => MOST,
+        Supply::Cafe | Supply::Pc => MOST_AT_THE_EDGE,
+    };
+    let usual = BEATS * BEAT.micros() + OFF_BEATS * rhythm.off_beat.micros();
+    Span::from_micros(usual).clamp(LEAST, most)
 }
 
 fn judge(node: NodeId, state: NodeState, silence: Silence, signs: Signs) -> Option<Command> {
@@ -187,7 +215,7 @@ fn judge(node: NodeId, state: NodeState, silence: Silence, signs: Signs) -> Opti
             span
         }
     };
-    let suspect_after = halved(SUSPECT_AFTER);
+    let suspect_after = halved(signs.patience);
     let lost_after = if signs.restarting {
         RESTART_LOST_AFTER
     } else {

@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::facts::{self, Batch};
-use super::registry::Signals;
+use super::registry::{Signals, Speaker};
 use super::socket::{self, Heard, Outgoing, Reader};
 use super::translate_agent;
 use crate::auth;
@@ -32,6 +32,8 @@ use crate::shared::{Shared, stamp};
 const BATCHES: usize = 8;
 /// Longest telemetry kept of one beat.
 const MAX_TELEMETRY: usize = 64 * 1024;
+/// An agent that lives beats within this time: two beats and some.
+const RIVAL_BEATS: Duration = Duration::from_millis(2_500);
 /// Time for this server to see the join that it asked for.
 const SEE_JOIN: Duration = Duration::from_secs(5);
 
@@ -102,9 +104,14 @@ async fn talk(shared: Arc<Shared>, caller: Caller, socket: WebSocket) {
     let _counted = Counted::in_(&shared.metrics.agents);
     let connection = shared.registry.number();
     let signals = Signals::new(caller.principal.credential());
+    let (beats, beaten) = watch::channel(());
+    let speaker = Speaker {
+        agent_id: hello.agent_id.clone(),
+        beats: beaten,
+    };
     let (work, logs) = shared
         .registry
-        .enter_agent(node, connection, signals.clone(), outgoing.clone());
+        .enter_agent(node, connection, speaker, signals.clone(), outgoing.clone());
     shared.observer.heard(&Body::NodeConnected { node, connection });
     let welcome = shared.deps.view.read(|state| Welcome {
         node: node.to_string(),
@@ -122,6 +129,7 @@ async fn talk(shared: Arc<Shared>, caller: Caller, socket: WebSocket) {
         outgoing,
         batches,
         logs,
+        beats,
     };
     session.send_desired();
     let mut resend = tokio::time::interval(limits.resend);
@@ -178,6 +186,20 @@ async fn greet(shared: &Shared, caller: &Caller, reader: &mut Reader) -> Result<
         return Ok(None);
     };
     let join = translate_agent::join(&hello, caller.principal.credential())?;
+    let known = shared
+        .deps
+        .view
+        .read(|state| state.node_named(&hello.name).map(|node| node.id));
+    if let Some(node) = known
+        && shared.registry.has_rival(node, &hello.agent_id, RIVAL_BEATS).await
+    {
+        return Err(Refusal::new(
+            409,
+            "node_cloned",
+            format!("another agent runs as node `{}` and beats", hello.name),
+            "end that one, or give this one a --name and a --data of its own",
+        ));
+    }
     let node = join_node(shared, caller, join).await?;
     Ok(Some((node, hello)))
 }
@@ -233,6 +255,7 @@ struct Session<'a> {
     outgoing: Outgoing<DoorMessage>,
     batches: mpsc::Sender<Batch>,
     logs: Arc<super::logs::LogTable>,
+    beats: watch::Sender<()>,
 }
 
 impl Session<'_> {
@@ -262,6 +285,7 @@ impl Session<'_> {
     fn hear(&self, text: &Bytes) {
         match serde_json::from_slice(text) {
             Ok(AgentMessage::Beat(_)) => {
+                self.beats.send_replace(());
                 let telemetry = match text.len() {
                     0..=MAX_TELEMETRY => text.clone(),
                     _ => Bytes::from_static(b"{}"),

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use axum::extract::ws::Utf8Bytes;
 use tidemill_domain::commit::Address;
@@ -23,6 +24,10 @@ pub(super) type Snapshot = Utf8Bytes;
 /// A connected agent as others see it.
 pub(super) struct AgentEntry {
     pub(super) connection: u64,
+    /// Start of the agent process that speaks.
+    agent_id: String,
+    /// Changes with each beat; its sender goes with the connection.
+    beats: watch::Receiver<()>,
     signals: Signals,
     /// Woken when the node's work changed.
     pub(super) work: Arc<Notify>,
@@ -56,6 +61,12 @@ impl Signals {
             unwelcome: CancellationToken::new(),
         }
     }
+}
+
+/// The agent process at the other end of a connection.
+pub(super) struct Speaker {
+    pub(super) agent_id: String,
+    pub(super) beats: watch::Receiver<()>,
 }
 
 /// See the module.
@@ -110,11 +121,14 @@ impl Registry {
         &self,
         node: NodeId,
         connection: u64,
+        speaker: Speaker,
         signals: Signals,
         outgoing: Outgoing<DoorMessage>,
     ) -> (Arc<Notify>, Arc<LogTable>) {
         let entry = AgentEntry {
             connection,
+            agent_id: speaker.agent_id,
+            beats: speaker.beats,
             signals,
             work: Arc::new(Notify::new()),
             seen: Address::default(),
@@ -126,6 +140,19 @@ impl Registry {
             older.signals.superseded.cancel();
         }
         mine
+    }
+
+    /// Whether another agent process than `agent_id` speaks for the node over a connection to this door, and lives: it beats
+    /// within `patience`. One that was killed, or whose network is gone, does not.
+    pub(super) async fn has_rival(&self, node: NodeId, agent_id: &str, patience: Duration) -> bool {
+        let beats = {
+            let agents = self.agents();
+            let rival = agents.get(&node).filter(|entry| entry.agent_id != agent_id);
+            rival.map(|entry| entry.beats.clone())
+        };
+        let Some(mut beats) = beats else { return false };
+        beats.mark_unchanged();
+        matches!(tokio::time::timeout(patience, beats.changed()).await, Ok(Ok(())))
     }
 
     /// Takes a connection out, unless a newer one stands there.
