@@ -224,6 +224,24 @@ pub enum Command {
         /// How many, at most [`CHUNK`].
         count: u32,
     },
+    /// Want more instances that are kept warm and out of rotation.
+    RequestStandbys {
+        /// Of which service.
+        service: ServiceId,
+        /// Of which generation; refused when it is not the one that is to be made.
+        generation: u64,
+        /// How many, at most [`CHUNK`].
+        count: u32,
+    },
+    /// Bring standbys into rotation.
+    PromoteStandbys {
+        /// Of which service.
+        service: ServiceId,
+        /// Which become replicas, at most [`CHUNK`].
+        promoted: Vec<InstanceId>,
+        /// Which replicas, of those that do not answer yet, stand by instead.
+        stood_by: Vec<InstanceId>,
+    },
     /// Give waiting instances their devices; all or none.
     PlaceInstances {
         /// Of which service.
@@ -298,6 +316,8 @@ impl Command {
             Command::HaltRollout { .. } => "HaltRollout",
             Command::RollBackService { .. } => "RollBackService",
             Command::RequestInstances { .. } => "RequestInstances",
+            Command::RequestStandbys { .. } => "RequestStandbys",
+            Command::PromoteStandbys { .. } => "PromoteStandbys",
             Command::PlaceInstances { .. } => "PlaceInstances",
             Command::DeferPlacement { .. } => "DeferPlacement",
             Command::DrainInstances { .. } => "DrainInstances",

@@ -113,6 +113,8 @@ fn part_word(part: Part) -> &'static str {
         Part::Speed => "speed",
         Part::Supply => "supply",
         Part::Fit => "fit",
+        Part::Locality => "files there",
+        Part::Left => "to be left",
     }
 }
 

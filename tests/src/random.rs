@@ -137,7 +137,7 @@ fn scheduler(cell: &mut Cell) {
             let _ = cell.ask(action.into_command());
         }
     }
-    for decision in placement::round(&cell.state) {
+    for decision in placement::round(&cell.state, cell.now) {
         let _ = cell.ask(decision.into_command());
     }
 }

@@ -439,6 +439,7 @@ pub fn samples() -> Vec<Event> {
             service,
             generation: 2,
             instances: instances.clone(),
+            standby: true,
         }
         .into(),
         InstancesPlaced {

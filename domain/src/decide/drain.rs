@@ -42,8 +42,9 @@ pub(super) fn cordon(state: &State, id: NodeId, reason: String) -> Result<Vec<Ev
 
 pub(super) fn uncordon(state: &State, id: NodeId, reason: String) -> Result<Vec<Event>, Rejection> {
     reason_given(&reason)?;
-    match get(state, id)?.intake {
-        Intake::Open => Ok(vec![]),
+    let node = get(state, id)?;
+    match node.intake {
+        Intake::Open if node.steady_at().is_none() => Ok(vec![]),
         _ => Ok(vec![NodeUncordoned { node: id, reason }.into()]),
     }
 }

@@ -18,11 +18,11 @@ use crate::unit::Milli;
 
 use super::{check_count, fresh, not_found, switch};
 
-fn service(state: &State, id: ServiceId) -> Result<&Service, Rejection> {
+pub(super) fn service(state: &State, id: ServiceId) -> Result<&Service, Rejection> {
     state.services.get(&id).ok_or_else(|| not_found("service", id))
 }
 
-fn wrong(what: String, state: &str, reason: &str) -> Rejection {
+pub(super) fn wrong(what: String, state: &str, reason: &str) -> Rejection {
     Rejection::WrongState {
         what,
         state: state.to_owned(),
@@ -37,6 +37,42 @@ pub(super) fn request(
     generation: u64,
     count: u32,
 ) -> Result<Vec<Event>, Rejection> {
+    let service = may_grow(state, context, id, generation, count)?;
+    // While a rollout is halted, replicas of the new generation that did get ready count too: they stay.
+    let halted = service.halted.is_some();
+    let staying = service
+        .live
+        .iter()
+        .filter_map(|id| state.instances.get(id))
+        .filter(|i| !i.state.leaving() && !i.standby)
+        .filter(|i| i.generation == generation || halted && i.state == InstanceState::Ready)
+        .filter(|i| state.displaced(i).is_none())
+        .count();
+    if staying + count as usize > service.desired as usize {
+        return Err(complete(service));
+    }
+    let instances = new_instances(state, context, count);
+    if instances.is_empty() {
+        return Ok(vec![]);
+    }
+    let taking_over = switch::choose(state, id, &instances);
+    let requested = InstancesRequested {
+        service: id,
+        generation,
+        instances,
+        standby: false,
+    };
+    Ok(std::iter::once(requested.into()).chain(taking_over).collect())
+}
+
+/// The service, if it gets `count` new instances of `generation` now.
+pub(super) fn may_grow<'a>(
+    state: &'a State,
+    context: &Context<'_>,
+    id: ServiceId,
+    generation: u64,
+    count: u32,
+) -> Result<&'a Service, Rejection> {
     check_count("instances", count as usize, CHUNK)?;
     let service = service(state, id)?;
     let name = || format!("service {}", service.full_name());
@@ -58,36 +94,24 @@ pub(super) fn request(
             "its instances failed; the next try is later",
         ));
     }
-    // While a rollout is halted, replicas of the new generation that did get ready count too: they stay.
-    let halted = service.halted.is_some();
-    let staying = service
-        .live
-        .iter()
-        .filter_map(|id| state.instances.get(id))
-        .filter(|i| !i.state.leaving())
-        .filter(|i| i.generation == generation || halted && i.state == InstanceState::Ready)
-        .filter(|i| state.displaced(i).is_none())
-        .count();
-    if staying + count as usize > service.desired as usize {
-        return Err(wrong(name(), "complete", "it would have more instances than wanted"));
-    }
-    let instances = (0..u64::from(count))
-        .map(|n| {
-            fresh(context, "instance", n, InstanceId::from_bits, |id| {
-                state.instances.contains_key(id)
-            })
-        })
-        .collect::<Vec<_>>();
-    if instances.is_empty() {
-        return Ok(vec![]);
-    }
-    let taking_over = switch::choose(state, id, &instances);
-    let requested = InstancesRequested {
-        service: id,
-        generation,
-        instances,
-    };
-    Ok(std::iter::once(requested.into()).chain(taking_over).collect())
+    Ok(service)
+}
+
+/// It has what is wanted.
+pub(super) fn complete(service: &Service) -> Rejection {
+    wrong(
+        format!("service {}", service.full_name()),
+        "complete",
+        "it would have more instances than wanted",
+    )
+}
+
+/// Ids for new instances.
+pub(super) fn new_instances(state: &State, context: &Context<'_>, count: u32) -> Vec<InstanceId> {
+    let taken = |id: &InstanceId| state.instances.contains_key(id);
+    (0..u64::from(count))
+        .map(|n| fresh(context, "instance", n, InstanceId::from_bits, taken))
+        .collect()
 }
 
 pub(super) fn place(
@@ -280,7 +304,7 @@ pub(super) fn in_rotation(state: &State, gateway: String, instances: Vec<Instanc
         state
             .instances
             .get(id)
-            .is_some_and(|i| i.state == InstanceState::Ready && i.timings.in_rotation.is_none())
+            .is_some_and(|i| i.serves() && i.timings.in_rotation.is_none())
     };
     let instances: Vec<_> = instances.into_iter().filter(new).collect();
     if instances.is_empty() {

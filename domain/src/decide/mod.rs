@@ -15,6 +15,7 @@ mod instance;
 mod node;
 mod rollout;
 mod service;
+mod standby;
 mod switch;
 pub mod validate;
 
@@ -66,6 +67,16 @@ pub fn decide(state: &State, context: &Context<'_>, command: Command) -> Result<
             generation,
             count,
         } => instance::request(state, context, service, generation, count),
+        Command::RequestStandbys {
+            service,
+            generation,
+            count,
+        } => standby::request(state, context, service, generation, count),
+        Command::PromoteStandbys {
+            service,
+            promoted,
+            stood_by,
+        } => standby::promote(state, service, promoted, stood_by),
         Command::PlaceInstances {
             service,
             placements,

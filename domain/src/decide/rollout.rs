@@ -26,7 +26,7 @@ pub fn fails_to_roll_out(service: &Service) -> bool {
 
 /// Appends the fact that the rollout is through, where it is.
 pub(super) fn settle(state: &State, context: &Context<'_>, service: &Service, events: &mut Vec<Event>) {
-    if state.rollout_through(service) {
+    if state.rollout_through(service, context.now) {
         let rolled_out = ServiceRolledOut {
             service: service.id,
             generation: service.generation,

@@ -65,18 +65,29 @@ fn moves(state: &State, instance: &Instance) -> bool {
     let service = state.services.get(&instance.service);
     // What fails before it ever served, or is being rolled over, is another story: nobody depends on it yet.
     let wanted = service.is_some_and(|s| s.lifecycle == Lifecycle::Active && s.desired > 0);
-    lives && wanted && state.open_switch_of(instance.id).is_none()
+    // What stands by serves nobody.
+    lives && wanted && !instance.standby && state.open_switch_of(instance.id).is_none()
 }
 
 /// Instances of `service` just requested take over for its open switches, the longest open first.
 pub(super) fn choose(state: &State, service: ServiceId, requested: &[InstanceId]) -> Vec<Event> {
+    pair(state, service, requested, |s| !has_replacement(state, s))
+}
+
+/// Instances of `service` that answer take over for its open switches that nothing which answers has taken over yet.
+pub(super) fn choose_at_once(state: &State, service: ServiceId, ready: &[InstanceId]) -> Vec<Event> {
+    let answers = |id| state.instances.get(&id).is_some_and(Instance::serves);
+    pair(state, service, ready, |s| !s.replacement.is_some_and(answers))
+}
+
+fn pair(state: &State, service: ServiceId, instances: &[InstanceId], waits: impl Fn(&Switch) -> bool) -> Vec<Event> {
     let mut waiting: Vec<&Switch> = state
         .switches
         .values()
-        .filter(|s| s.service == service && s.is_open() && !has_replacement(state, s))
+        .filter(|s| s.service == service && s.is_open() && waits(s))
         .collect();
     waiting.sort_by_key(|s| (s.opened_at, s.id));
-    let pairs = waiting.into_iter().zip(requested);
+    let pairs = waiting.into_iter().zip(instances);
     pairs
         .map(|(switch, instance)| {
             SwitchReplacementChosen {
@@ -103,7 +114,7 @@ pub(super) fn close(state: &State, close: CloseSwitch) -> Result<Vec<Event>, Rej
         return Ok(vec![]);
     }
     let replacement = switch.replacement.and_then(|id| state.instances.get(&id));
-    let in_rotation = replacement.and_then(|i| Some(i.ready_at? + i.timings.in_rotation.unwrap_or(Span::ZERO)));
+    let in_rotation = replacement.and_then(|i| Some(i.available_at()? + i.timings.in_rotation.unwrap_or(Span::ZERO)));
     Ok(vec![
         SwitchClosed {
             switch: switch.id,

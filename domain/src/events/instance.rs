@@ -20,6 +20,19 @@ pub struct InstancesRequested {
     pub generation: u64,
     /// The new instances.
     pub instances: Vec<InstanceId>,
+    /// They are to be kept warm and out of rotation.
+    pub standby: bool,
+}
+
+/// Standbys come into rotation, and replicas that do not answer yet stand by in their place.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Schema)]
+pub struct StandbysPromoted {
+    /// Of which service.
+    pub service: ServiceId,
+    /// Replicas from now on.
+    pub promoted: Vec<InstanceId>,
+    /// Standbys from now on.
+    pub stood_by: Vec<InstanceId>,
 }
 
 /// Instances got devices.

@@ -190,9 +190,9 @@ event_kinds! {
     48 1 ServiceRolledOut = service::ServiceRolledOut;
     49 1 ServiceRolloutHalted = service::ServiceRolloutHalted;
     50 2 ServiceRolledBack = service::ServiceRolledBack;
-    60 1 InstancesRequested = instance::InstancesRequested;
-    61 1 InstancesPlaced = instance::InstancesPlaced;
-    62 1 PlacementDeferred = instance::PlacementDeferred;
+    60 2 InstancesRequested = instance::InstancesRequested;
+    61 2 InstancesPlaced = instance::InstancesPlaced;
+    62 2 PlacementDeferred = instance::PlacementDeferred;
     63 1 InstanceStarted = instance::InstanceStarted;
     64 1 InstanceReady = instance::InstanceReady;
     65 1 InstanceUnready = instance::InstanceUnready;
@@ -209,10 +209,14 @@ event_kinds! {
     100 1 SwitchOpened = switch::SwitchOpened;
     101 1 SwitchReplacementChosen = switch::SwitchReplacementChosen;
     102 1 SwitchClosed = switch::SwitchClosed;
+    120 1 StandbysPromoted = instance::StandbysPromoted;
 
     earlier:
     40 1 ServiceApplied = service::v1::ServiceApplied;
     50 1 ServiceRolledBack = service::v1::ServiceRolledBack;
+    60 1 InstancesRequested = instance::v1::InstancesRequested;
+    61 1 InstancesPlaced = placement::v1::InstancesPlaced;
+    62 1 PlacementDeferred = placement::v1::PlacementDeferred;
     67 1 InstancesDrainRequested = instance::v1::InstancesDrainRequested;
     72 1 InstancesCancelled = instance::v1::InstancesCancelled;
 }

@@ -1,5 +1,7 @@
 //! How a placement explains itself; nested in events of the instance family and frozen with them.
 
+pub mod v1;
+
 use postcard_schema::Schema;
 use serde::{Deserialize, Serialize};
 
@@ -34,7 +36,8 @@ pub struct FilterCount {
     pub devices: u32,
 }
 
-/// Why a device is not usable for a request: the first that applies counts, in this order but for the last.
+/// Why a device is not usable for a request: the first that applies counts, in the order in which placement asks (its
+/// `filter.rs`); the order here is frozen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Schema)]
 #[serde(rename_all = "snake_case")]
 pub enum Filter {
@@ -58,6 +61,16 @@ pub enum Filter {
     TooFewOnNode,
     /// The token its node enrolled with was revoked. Asked before all others.
     TokenRevoked,
+    /// Its node was doubted several times lately and has to be steady for a while first.
+    NodeUnsteady,
+    /// Its node is loaded above what new work is given to.
+    NodeOverloaded,
+    /// Its node cannot run what the workload is run by.
+    RuntimeMissing,
+    /// Its node has no room for what would be fetched.
+    NoRoomToFetch,
+    /// Taken out of service for a fault.
+    DeviceQuarantined,
 }
 
 /// A node that could have taken the instance, with its score.
@@ -94,4 +107,8 @@ pub enum Part {
     Supply,
     /// Device no larger than needed.
     Fit,
+    /// What it fetches is there already.
+    Locality,
+    /// Somebody wants the service's work off that node.
+    Left,
 }

@@ -13,6 +13,12 @@
 //! doubted node are replaced and otherwise left alone, since the node may be back in a moment. A drain with a deadline
 //! waits for replacements as long as it can.
 //!
+//! A new replica counts for an older one's leaving only once it was ready for its declaration's `ready_hold`: a version
+//! that answers and then dies replaces nothing.
+//!
+//! Standbys are instances of the same kind that are kept out of rotation. They are asked for last, serve at once where a
+//! replica is missing, and a replica still on its way then stands by in their place.
+//!
 //! Invariants: what is ready never falls below what is wanted (or what there was) by an action named here; replicas that
 //! never served go before those that do; nothing is requested before a service's back-off is over; a service that is
 //! stopped or deleted loses all its replicas and gets none.
@@ -53,6 +59,24 @@ pub enum ReplicaAction {
         /// How many, at most [`CHUNK`].
         count: u32,
     },
+    /// It lacks standbys.
+    RequestStandbys {
+        /// Which service.
+        service: ServiceId,
+        /// The generation to make them from.
+        generation: u64,
+        /// How many, at most [`CHUNK`].
+        count: u32,
+    },
+    /// Standbys that answer are to serve.
+    Promote {
+        /// Which service.
+        service: ServiceId,
+        /// Which become replicas.
+        promoted: Vec<InstanceId>,
+        /// Which replicas that do not answer yet stand by instead.
+        stood_by: Vec<InstanceId>,
+    },
     /// It has instances to take out of rotation.
     Drain {
         /// Which service.
@@ -78,6 +102,24 @@ impl ReplicaAction {
                 service,
                 generation,
                 count,
+            },
+            ReplicaAction::RequestStandbys {
+                service,
+                generation,
+                count,
+            } => Command::RequestStandbys {
+                service,
+                generation,
+                count,
+            },
+            ReplicaAction::Promote {
+                service,
+                promoted,
+                stood_by,
+            } => Command::PromoteStandbys {
+                service,
+                promoted,
+                stood_by,
             },
             ReplicaAction::Drain { instances, reason, .. } => Command::DrainInstances { instances, reason },
         }
@@ -151,7 +193,7 @@ fn out_of_date(state: &State, service: &Service, now: Timestamp) -> bool {
                 .scale_override
                 .and_then(|o| o.until)
                 .is_some_and(|until| until <= now);
-            run_out || service.desired_at(now).0 != service.desired || state.rollout_through(service)
+            run_out || service.desired_at(now).0 != service.desired || state.rollout_through(service, now)
         }
     }
 }
@@ -180,7 +222,7 @@ fn goes_first(state: &State, instance: &Instance) -> (u8, Reverse<Timestamp>, Re
 }
 
 fn is_ready(instance: &&&Instance) -> bool {
-    instance.state == InstanceState::Ready
+    instance.serves()
 }
 
 fn active(state: &State, service: &Service, staying: &[&Instance], now: Timestamp, out: &mut Reconciliation) {
@@ -194,6 +236,7 @@ fn active(state: &State, service: &Service, staying: &[&Instance], now: Timestam
     drain(service, &useless, StopReason::NodeDoubted, out);
     let (displaced, staying): (Vec<&Instance>, Vec<&Instance>) =
         staying.into_iter().partition(|i| state.displaced(i).is_some());
+    let (standbys, staying): (Vec<&Instance>, Vec<&Instance>) = staying.into_iter().partition(|i| i.standby);
     // Under a halted rollout a new replica that serves is as good as an old one; without a halt it is the aim.
     let halted = service.halted.is_some();
     let (current, older): (Vec<&Instance>, Vec<&Instance>) = staying
@@ -202,38 +245,140 @@ fn active(state: &State, service: &Service, staying: &[&Instance], now: Timestam
 
     // `staying` is in the order in which replicas go, so the surplus is its head.
     let surplus = current.len().saturating_sub(desired);
-    drain(service, &current[..surplus], StopReason::ScaledDown, out);
-    let kept = &current[surplus..];
+    let (surplus, kept) = current.split_at(surplus);
+    let standing_by = standbys.iter().filter(|i| i.generation == made).count();
+    let lacking = (service.standbys() as usize).saturating_sub(standing_by);
+    let stood_by = stand_by(service, surplus, lacking, out);
 
     let ready = kept.iter().filter(is_ready).count();
     let (serving, useless): (Vec<&Instance>, Vec<&Instance>) = older.iter().partition(is_ready);
     // An older replica that does not serve is only in the way of its replacement.
     drain(service, &useless, StopReason::Replaced, out);
     let leaving = displaced_go(state, service, &displaced, ready + serving.len(), now, out);
-    let spare = (ready + serving.len() + leaving)
+    let proven = match service.advancing_from() {
+        Some(_) => proven(service, kept, now, out),
+        None => ready,
+    };
+    let spare = (proven + serving.len() + leaving)
         .saturating_sub(desired)
         .min(serving.len());
     drain(service, &serving[..spare], StopReason::Replaced, out);
 
-    let missing = desired.saturating_sub(kept.len());
-    let room = (desired + surge(service.desired) as usize).saturating_sub(kept.len() + serving.len() - spare);
-    let mut wanted = missing.min(room);
-    if wanted == 0 {
+    let promoted = promote(state, service, &standbys, (ready + serving.len() + leaving, kept.len()), out);
+    let standing_by = standing_by + stood_by - promoted;
+    let missing = desired.saturating_sub(kept.len() + promoted);
+    let room = (desired + surge(service.desired) as usize).saturating_sub(kept.len() + promoted + serving.len() - spare);
+    let wanted = missing.min(room);
+    // Standbys come once nothing else is to be started: what serves goes first.
+    let lacking = match missing {
+        0 => (service.standbys() as usize).saturating_sub(standing_by),
+        _ => 0,
+    };
+    trim_standbys(service, &standbys, promoted, serving.len() - spare, out);
+    if wanted + lacking == 0 {
         return;
     }
     if let Some(retry_at) = service.retry_at.filter(|at| now < *at) {
         out.next_wake = earliest(out.next_wake, Some(retry_at));
         return;
     }
-    while wanted > 0 {
-        let count = wanted.min(CHUNK);
-        wanted -= count;
+    for count in chunks(wanted) {
         out.actions.push(ReplicaAction::Request {
             service: service.id,
             generation: made,
-            count: count as u32,
+            count,
         });
     }
+    for count in chunks(lacking) {
+        out.actions.push(ReplicaAction::RequestStandbys {
+            service: service.id,
+            generation: made,
+            count,
+        });
+    }
+}
+
+fn chunks(count: usize) -> impl Iterator<Item = u32> {
+    (0..count).step_by(CHUNK).map(move |from| (count - from).min(CHUNK) as u32)
+}
+
+/// Replicas beyond what is wanted leave, except that those which never served stand by, as far as standbys lack. Answers
+/// how many do.
+fn stand_by(service: &Service, surplus: &[&Instance], lacking: usize, out: &mut Reconciliation) -> usize {
+    let useful = |i: &&&Instance| i.ready_at.is_none() && i.generation == service.made_generation();
+    let (starting, leaving): (Vec<&Instance>, Vec<&Instance>) = surplus.iter().partition(useful);
+    // The furthest on the way come last.
+    let (excess, stood_by) = starting.split_at(starting.len().saturating_sub(lacking));
+    drain(service, excess, StopReason::ScaledDown, out);
+    drain(service, &leaving, StopReason::ScaledDown, out);
+    if !stood_by.is_empty() {
+        out.actions.push(ReplicaAction::Promote {
+            service: service.id,
+            promoted: Vec::new(),
+            stood_by: stood_by.iter().take(CHUNK).map(|i| i.id).collect(),
+        });
+    }
+    stood_by.len()
+}
+
+/// Brings standbys that answer into rotation where replicas are missing, or are on their way while work is moving.
+/// `serving` = how many replicas answer, `kept` = how many of what is wanted there are, on their way or not. Answers how
+/// many of the generation that is made come in.
+fn promote(
+    state: &State,
+    service: &Service,
+    standbys: &[&Instance],
+    (serving, kept): (usize, usize),
+    out: &mut Reconciliation,
+) -> usize {
+    let desired = service.desired as usize;
+    let moves = || state.switches.values().any(|s| s.service == service.id && s.is_open());
+    let lacking = desired.saturating_sub(serving);
+    if lacking == 0 || (kept >= desired && !moves()) {
+        return 0;
+    }
+    let made = service.made_generation();
+    let mut able: Vec<&&Instance> = standbys.iter().filter(|i| i.state == InstanceState::Ready).collect();
+    able.sort_by_key(|i| (i.generation != made, i.ready_at, i.id));
+    let promoted: Vec<&&Instance> = able.into_iter().take(lacking.min(CHUNK)).collect();
+    if !promoted.is_empty() {
+        out.actions.push(ReplicaAction::Promote {
+            service: service.id,
+            promoted: promoted.iter().map(|i| i.id).collect(),
+            stood_by: Vec::new(),
+        });
+    }
+    promoted.iter().filter(|i| i.generation == made).count()
+}
+
+/// Lets go of standbys that are too many, and of those of an older generation once no replica of that serves any more.
+fn trim_standbys(
+    service: &Service,
+    standbys: &[&Instance],
+    promoted: usize,
+    older_serving: usize,
+    out: &mut Reconciliation,
+) {
+    let made = service.made_generation();
+    let (current, older): (Vec<&Instance>, Vec<&Instance>) = standbys.iter().partition(|i| i.generation == made);
+    let surplus = current
+        .len()
+        .saturating_sub(service.standbys() as usize + promoted);
+    drain(service, &current[..surplus], StopReason::ScaledDown, out);
+    if older_serving == 0 {
+        drain(service, &older, StopReason::Replaced, out);
+    }
+}
+
+/// How many of a rollout's new replicas have been ready for as long as they must before they count; wakes when the next
+/// one has.
+fn proven(service: &Service, new: &[&Instance], now: Timestamp, out: &mut Reconciliation) -> usize {
+    let (proven, held): (Vec<Timestamp>, Vec<Timestamp>) = new
+        .iter()
+        .filter_map(|i| service.proven_at(i))
+        .partition(|at| *at <= now);
+    out.next_wake = earliest(out.next_wake, held.into_iter().min());
+    proven.len()
 }
 
 /// Takes out of rotation what is to leave its place and has been replaced, or must not stay longer. `others` = replicas

@@ -91,6 +91,7 @@ pub fn routes(state: &State) -> impl Iterator<Item = ServiceRoute<'_>> {
             .filter_map(|id| state.instances.get(id))
             .filter_map(|instance| {
                 let draining = match instance.state {
+                    InstanceState::Ready if instance.standby => return None,
                     InstanceState::Ready => false,
                     InstanceState::Draining(_) | InstanceState::Stopping(_) => true,
                     _ => return None,

@@ -74,7 +74,7 @@ impl State {
                     let Some(instance) = self.instances.get_mut(id) else {
                         continue;
                     };
-                    let since = instance.ready_at.unwrap_or(meta.recorded_at);
+                    let since = instance.available_at().unwrap_or(meta.recorded_at);
                     instance.timings.in_rotation = Some(meta.recorded_at.since(since));
                     touched.push(Entity::Instance(*id));
                 }
@@ -122,6 +122,20 @@ impl State {
                 let service = instance.service;
                 self.changed_service(service, event, meta, touched)?;
             }
+            Event::StandbysPromoted(e) => {
+                for id in &e.promoted {
+                    let instance = self.changed_instance(*id, event, meta, touched)?;
+                    instance.standby = false;
+                    instance.promoted_at = Some(meta.recorded_at);
+                    "it stood by and was promoted".clone_into(&mut instance.reason);
+                }
+                for id in &e.stood_by {
+                    let instance = self.changed_instance(*id, event, meta, touched)?;
+                    instance.standby = true;
+                    "it stands by in place of one that was promoted".clone_into(&mut instance.reason);
+                }
+                self.changed_service(e.service, event, meta, touched)?;
+            }
             Event::InstancesLost(e) => self.lose_instances(&e.instances, &e.reason, false, meta, touched),
             Event::InstancesCancelled(e) => {
                 for id in &e.instances {
@@ -162,6 +176,8 @@ impl State {
                     state: InstanceState::Pending,
                     reason: "waits for placement".to_owned(),
                     node: None,
+                    standby: e.standby,
+                    promoted_at: None,
                     holds: Vec::new(),
                     holding: false,
                     endpoint: None,

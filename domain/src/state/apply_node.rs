@@ -1,6 +1,6 @@
 //! What the node family's events do.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 use crate::events::Event;
 use crate::events::node::{DrainCause, NodeJoined};
@@ -8,7 +8,7 @@ use crate::id::{InstanceId, NodeId};
 
 use super::device::{Device, DeviceCondition, HoldPhase};
 use super::instance::InstanceState;
-use super::node::{Drain, Intake, Node, NodeState};
+use super::node::{DOUBTS_KEPT, Drain, Intake, Node, NodeState};
 use super::{ApplyError, Entity, EventMeta, State, Touched, missing};
 
 impl State {
@@ -34,6 +34,10 @@ impl State {
                     .get_mut(&e.node)
                     .ok_or_else(|| missing(meta, event, e.node))?;
                 set(node, NodeState::Suspect, &e.reason, meta);
+                node.doubts.push_back(meta.recorded_at);
+                if node.doubts.len() > DOUBTS_KEPT {
+                    node.doubts.pop_front();
+                }
                 touched.push(Entity::Node(e.node));
                 self.services_notice(e.node, meta, touched);
             }
@@ -91,7 +95,13 @@ impl State {
             Event::NodeCordoned(e) => self.set_intake(e.node, event, meta, touched, |_| Intake::Cordoned {
                 reason: e.reason.clone(),
             })?,
-            Event::NodeUncordoned(e) => self.set_intake(e.node, event, meta, touched, |_| Intake::Open)?,
+            Event::NodeUncordoned(e) => {
+                self.set_intake(e.node, event, meta, touched, |_| Intake::Open)?;
+                // Who gives a node work by hand trusts it.
+                if let Some(node) = self.nodes.get_mut(&e.node) {
+                    node.doubts.clear();
+                }
+            }
             Event::NodeDrainRequested(e) => self.set_intake(e.node, event, meta, touched, |_| {
                 Intake::Draining(Drain {
                     cause: e.cause,
@@ -141,6 +151,7 @@ impl State {
             instances: BTreeSet::new(),
             inspection: None,
             intake: Intake::Open,
+            doubts: VecDeque::new(),
             changed: meta.address,
             work_changed: meta.address,
         });

@@ -25,6 +25,10 @@ pub struct Instance {
     pub reason: String,
     /// Where it was placed.
     pub node: Option<NodeId>,
+    /// Kept warm and out of rotation.
+    pub standby: bool,
+    /// When it came into rotation from standing by.
+    pub promoted_at: Option<Timestamp>,
     /// What it was given.
     pub holds: Vec<Hold>,
     /// Something of it may be left on its node: the holds are still counted.
@@ -51,6 +55,31 @@ pub struct Instance {
     pub changed: Address,
     /// Trace of what made it.
     pub trace: Option<TraceContext>,
+}
+
+impl Instance {
+    /// Whether it is a replica that answers.
+    pub fn serves(&self) -> bool {
+        self.state == InstanceState::Ready && !self.standby
+    }
+
+    /// Since when it could have been sent requests: since it answers and is a replica. None while it does not answer.
+    pub fn available_at(&self) -> Option<Timestamp> {
+        Some(self.ready_at?.max(self.promoted_at.unwrap_or(self.ready_at?)))
+    }
+
+    /// Since when a gateway has sent it requests, as far as that is recorded.
+    pub fn in_rotation_at(&self) -> Option<Timestamp> {
+        Some(self.available_at()? + self.timings.in_rotation?)
+    }
+
+    /// The word for its state: a standby that answers stands by.
+    pub fn state_name(&self) -> &'static str {
+        match self.state {
+            InstanceState::Ready if self.standby => "standby",
+            state => state.name(),
+        }
+    }
 }
 
 /// The start-up chain, step by step.

@@ -282,6 +282,7 @@ impl State {
             | Event::InstanceFailed(_)
             | Event::InstancesLost(_)
             | Event::InstancesCancelled(_)
+            | Event::StandbysPromoted(_)
             | Event::InstanceMoveRequested(_) => self.apply_instance(event, meta, touched)?,
             Event::SwitchOpened(_) | Event::SwitchReplacementChosen(_) | Event::SwitchClosed(_) => {
                 self.apply_switch(event, meta, touched)?;

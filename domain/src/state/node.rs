@@ -1,13 +1,13 @@
 //! A node.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
 use crate::commit::Address;
 use crate::events::node::{DrainCause, InspectionFinding, NodeInspected, Supply};
 use crate::id::{CredentialId, DeviceId, InstanceId, NodeId};
-use crate::time::Timestamp;
+use crate::time::{Span, Timestamp};
 use crate::unit::Name;
 
 /// A host.
@@ -49,13 +49,36 @@ pub struct Node {
     pub inspection: Option<NodeInspected>,
     /// Whether it takes new work, as operators and owners want it.
     pub intake: Intake,
+    /// When it was doubted lately, oldest first, at most [`DOUBTS_KEPT`].
+    pub doubts: VecDeque<Timestamp>,
     /// Last change of stage or inventory.
     pub changed: Address,
     /// Last change of what the node is to run: its desired state is new since here.
     pub work_changed: Address,
 }
 
+/// Doubts of a node that are remembered.
+pub const DOUBTS_KEPT: usize = 8;
+/// Doubts within this time count together.
+const DOUBTS_WITHIN: Span = Span::from_secs(600);
+/// A node that was doubted this often within that time is unsteady.
+const UNSTEADY_AFTER: usize = 3;
+/// How long it must not be doubted then before it gets work again; doubles with each further doubt.
+const STEADY_FOR: Span = Span::from_secs(30);
+/// The longest such time.
+const STEADY_AT_MOST: Span = Span::from_secs(600);
+
 impl Node {
+    /// From when on a node that was doubted several times gets new work again; none for one that was not. What runs there
+    /// meanwhile stays: moving it would be one more disturbance.
+    pub fn steady_at(&self) -> Option<Timestamp> {
+        let last = *self.doubts.back()?;
+        let close = self.doubts.iter().filter(|at| last.since(**at) <= DOUBTS_WITHIN).count();
+        let beyond = close.checked_sub(UNSTEADY_AFTER)?;
+        let wait = STEADY_FOR.micros() << beyond.min(DOUBTS_KEPT);
+        Some(last + Span::from_micros(wait).min(STEADY_AT_MOST))
+    }
+
     /// What was found wrong when it joined: with the node itself, or with one of its devices.
     pub fn findings(&self, device: Option<DeviceId>) -> impl Iterator<Item = &InspectionFinding> {
         let all = self.inspection.iter().flat_map(|inspection| &inspection.findings);

@@ -12,7 +12,7 @@ use crate::id::{InstanceId, ServiceId};
 use crate::time::Timestamp;
 use crate::unit::Name;
 
-use super::instance::InstanceState;
+use super::instance::{Instance, InstanceState};
 use super::{EventMeta, State};
 
 /// Inference replicas behind a route.
@@ -134,6 +134,22 @@ impl Service {
         self.specs.get(&self.made_generation()).unwrap_or_else(|| self.spec())
     }
 
+    /// From when on a replica counts as proof of its generation: it is ready and stays so for its declaration's hold. None
+    /// while it is not ready.
+    pub fn proven_at(&self, instance: &Instance) -> Option<Timestamp> {
+        let ready = (instance.state == InstanceState::Ready).then_some(instance.ready_at)??;
+        let spec = self.specs.get(&instance.generation).unwrap_or_else(|| self.spec());
+        Some(ready + spec.run.ready_hold)
+    }
+
+    /// Instances to keep warm and out of rotation: none for a service that is not to serve.
+    pub fn standbys(&self) -> u32 {
+        match (self.lifecycle, self.desired) {
+            (Lifecycle::Active, 1..) => self.made_spec().scale.standby,
+            _ => 0,
+        }
+    }
+
     /// Where a rollback would go: out of a rollout to where it came from, else to the generation settled before.
     pub fn rollback_target(&self) -> Option<u64> {
         self.rolling_from().or(self.previous)
@@ -182,19 +198,19 @@ impl Service {
 }
 
 impl State {
-    /// Whether a rollout of `service` is under way of which nothing is left to do: every replica wanted is ready and of
-    /// the present generation, and none of another stays.
-    pub fn rollout_through(&self, service: &Service) -> bool {
+    /// Whether a rollout of `service` is under way of which nothing is left to do at `now`: every replica wanted is ready,
+    /// has been for its hold, and is of the present generation, and none of another stays.
+    pub fn rollout_through(&self, service: &Service, now: Timestamp) -> bool {
         if service.advancing_from().is_none() || service.lifecycle != Lifecycle::Active || service.desired == 0 {
             return false;
         }
         let mut ready = 0;
         let live = service.live.iter().filter_map(|id| self.instances.get(id));
-        for instance in live.filter(|i| !i.state.leaving()) {
+        for instance in live.filter(|i| !i.state.leaving() && !i.standby) {
             if instance.generation != service.generation {
                 return false;
             }
-            ready += u32::from(instance.state == InstanceState::Ready);
+            ready += u32::from(service.proven_at(instance).is_some_and(|at| at <= now));
         }
         ready >= service.desired
     }

@@ -51,6 +51,10 @@ pub fn about(event: &Event, actor: &Actor, target: &Entity, before: &State) -> V
         Event::NodeLost(e) => instances(&e.instances),
         Event::NodeLeft(e) => instances(&e.instances),
         Event::InstancesRequested(e) => instances(&e.instances),
+        Event::StandbysPromoted(e) => {
+            instances(&e.promoted);
+            instances(&e.stood_by);
+        }
         Event::InstancesPlaced(e) => {
             for placement in &e.placements {
                 out.push(Entity::Instance(placement.instance));

@@ -151,6 +151,14 @@ pub fn describe(event: &Event, before: &State) -> Description {
             "its owner went back".into(),
         ),
         Event::InstancesRequested(e) => requested(e, before),
+        Event::StandbysPromoted(e) => {
+            let change = match (e.promoted.is_empty(), e.stood_by.is_empty()) {
+                (false, true) => format!("{} promoted", named(&e.promoted)),
+                (true, _) => format!("{} to stand by", named(&e.stood_by)),
+                (false, false) => format!("{} promoted, {} to stand by", named(&e.promoted), named(&e.stood_by)),
+            };
+            service(e.service, change, "a replica was missing".into())
+        }
         Event::InstancesPlaced(e) => placed(e, before),
         Event::PlacementDeferred(e) => {
             let change = match e.waiting {
@@ -412,6 +420,14 @@ fn requested(e: &InstancesRequested, before: &State) -> Description {
         .services
         .get(&e.service)
         .map_or((0, 0), |s| (s.desired, s.live.len()));
+    if e.standby {
+        return said(
+            Entity::Service(e.service),
+            service_name(before, e.service),
+            format!("{} asked for, to stand by", named(&e.instances)),
+            "its declared standbys".to_owned(),
+        );
+    }
     let change = format!("{} asked for", named(&e.instances));
     let reason = format!("{} wanted, {live} there", count(desired as usize, "replica"));
     said(

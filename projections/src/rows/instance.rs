@@ -113,7 +113,7 @@ pub fn instance_row(state: &State, id: InstanceId) -> Option<InstanceRow> {
         devices: instance.holds.iter().map(uuid).collect(),
         share_milli: instance.holds.first().map_or(0, |h| h.share.0),
         holding: instance.holding,
-        state: instance.state.name().to_owned(),
+        state: instance.state_name().to_owned(),
         endpoint: instance.endpoint.clone(),
         pid: instance.pid,
         port: instance.port,

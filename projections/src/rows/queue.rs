@@ -67,6 +67,11 @@ pub fn filter_sentence(filter: Filter) -> &'static str {
         Filter::Busy => "held by others",
         Filter::TooFewOnNode => "free, with too few beside them on their node",
         Filter::TokenRevoked => "on nodes whose token was revoked",
+        Filter::NodeUnsteady => "on nodes that were doubted several times lately",
+        Filter::NodeOverloaded => "on nodes that are loaded too much",
+        Filter::RuntimeMissing => "on nodes without the runtime it needs",
+        Filter::NoRoomToFetch => "on nodes without room for what it fetches",
+        Filter::DeviceQuarantined => "out of service for a fault",
     }
 }
 

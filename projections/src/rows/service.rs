@@ -101,6 +101,10 @@ pub struct ServiceCounts {
     pub ready_current: u32,
     /// Are being left or stopped.
     pub draining: u32,
+    /// Answer and stand by.
+    pub standby: u32,
+    /// Are to stand by and do not answer yet.
+    pub standby_starting: u32,
 }
 
 /// A replica count set by hand.
@@ -164,7 +168,7 @@ pub fn service_row(state: &State, id: ServiceId) -> Option<ServiceRow> {
         class: spec.class,
         desired: service.desired,
         ready: counts.ready,
-        standby: 0,
+        standby: counts.standby,
         state: word.to_owned(),
         url: None,
         host: spec.route.host.clone(),
@@ -213,6 +217,10 @@ fn counts(state: &State, service: &Service) -> ServiceCounts {
     let mut counts = ServiceCounts::default();
     for instance in service.live.iter().filter_map(|id| state.instances.get(id)) {
         let slot = match instance.state {
+            InstanceState::Ready if instance.standby => &mut counts.standby,
+            InstanceState::Pending | InstanceState::Placed | InstanceState::Starting if instance.standby => {
+                &mut counts.standby_starting
+            }
             InstanceState::Pending => &mut counts.pending,
             InstanceState::Placed => &mut counts.placed,
             InstanceState::Starting => &mut counts.starting,

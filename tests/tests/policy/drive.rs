@@ -54,7 +54,7 @@ pub fn schedule(cell: &mut Cell) {
                 cell.given(action.into_command());
             }
         }
-        for decision in placement::round(&cell.state) {
+        for decision in placement::round(&cell.state, cell.now) {
             asked |= !cell.given(decision.into_command()).is_empty();
         }
         if !asked {
@@ -67,7 +67,7 @@ pub fn schedule(cell: &mut Cell) {
 /// What the round says about a service that waits.
 pub fn deferral(cell: &Cell, of: &str) -> tidemill_domain::events::placement::Explanation {
     let id = service(cell, of);
-    let found = placement::round(&cell.state).into_iter().find_map(|d| match d {
+    let found = placement::round(&cell.state, cell.now).into_iter().find_map(|d| match d {
         Decision::Defer {
             service, explanation, ..
         } if service == id => Some(explanation),

@@ -463,13 +463,13 @@ fn equal_states_give_equal_rounds_and_large_ones_are_quick() {
             cell.given(action.into_command());
         }
         let begun = Instant::now();
-        let decisions = placement::round(&cell.state);
+        let decisions = placement::round(&cell.state, cell.now);
         let took = begun.elapsed();
         println!(
             "{instances} instances on {} devices of {nodes} nodes: {took:?}",
             nodes * devices
         );
-        assert_eq!(decisions, placement::round(&cell.state));
+        assert_eq!(decisions, placement::round(&cell.state, cell.now));
         let placed: usize = decisions
             .iter()
             .map(|d| match d {
@@ -490,11 +490,11 @@ fn equal_states_give_equal_rounds_and_large_ones_are_quick() {
 fn the_outlook_says_what_a_round_would_without_holding_one() {
     let mut cell = Cell::new();
     assert_eq!(
-        placement::outlook(&cell.state, &spec(1, 1)).dominant,
+        placement::outlook(&cell.state, &spec(1, 1), cell.now).dominant,
         "the pool has no devices"
     );
     cell.given(Command::JoinNode(join("n1", 2)));
-    let free = placement::outlook(&cell.state, &spec(1, 1));
+    let free = placement::outlook(&cell.state, &spec(1, 1), cell.now);
     assert_eq!(
         (free.fitting, free.dominant.as_str()),
         (2, "`n1` is the only node that fits")

@@ -127,7 +127,7 @@ proptest! {
         }
         let devices = cell.state.devices.len();
         let before = cell.state.clone();
-        for decision in placement::round(&cell.state) {
+        for decision in placement::round(&cell.state, cell.now) {
             match &decision {
                 Decision::Place { placements, explanation, .. } => {
                     sums_up(explanation, devices);
@@ -150,10 +150,10 @@ proptest! {
             assert!(device.holds.iter().map(|h| h.share.0).sum::<u32>() <= 1000);
         }
         // Placing is final for the round: another one has nothing to place.
-        let again = placement::round(&cell.state);
+        let again = placement::round(&cell.state, cell.now);
         assert!(again.iter().all(|d| matches!(d, Decision::Defer { .. })), "{again:#?}");
         // And a round does not depend on when it is held.
-        assert_eq!(placement::round(&before), placement::round(&before.clone()));
+        assert_eq!(placement::round(&before, cell.now), placement::round(&before.clone(), cell.now));
     }
 
     /// Many shares at once: no card over its thousandths, and what sums to the capacity fits to the last one.

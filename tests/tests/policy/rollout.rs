@@ -2,6 +2,7 @@
 
 use tidemill_domain::command::Command;
 use tidemill_domain::decide::ROLLOUT_TRIES;
+use tidemill_domain::policy::replicas::reconcile;
 use tidemill_domain::events::service::ServiceSpec;
 use tidemill_domain::id::InstanceId;
 use tidemill_domain::state::instance::InstanceState;
@@ -108,6 +109,57 @@ fn what_never_gets_ready_is_tried_twice_and_the_old_serves_on() {
     roll(&mut cell);
     assert_eq!(ready_of(&cell, 1), REPLICAS as usize);
     assert!(entry(&cell).halted.is_some(), "that says nothing of the rollout");
+}
+
+#[test]
+fn what_dies_soon_after_it_was_ready_replaces_nothing() {
+    let mut cell = serving();
+    let old = in_state(&cell, "hello", InstanceState::Ready);
+    let mut next = version(2);
+    next.run.ready_hold = Span::from_secs(2);
+    cell.given(apply("hello", next));
+    let mut tries = 0;
+    for _ in 0..10 {
+        schedule(&mut cell);
+        all_ready(&mut cell, "hello");
+        cell.wait(Span::from_secs(1));
+        schedule(&mut cell);
+        assert_eq!(ready_of(&cell, 1), REPLICAS as usize, "none goes before its replacement is proven");
+        let new: Vec<InstanceId> = live(&cell, "hello")
+            .into_iter()
+            .filter(|i| is_ready_of(i, 2))
+            .map(|i| i.id)
+            .collect();
+        for id in new {
+            tries += 1;
+            let node = node(&cell, "n1");
+            cell.given(fact(node, id, failed()));
+        }
+        finish_drains(&mut cell, "hello");
+        cell.wait(Span::from_secs(400));
+    }
+    assert_eq!(tries, ROLLOUT_TRIES as usize);
+    assert!(entry(&cell).halted.is_some());
+    assert_eq!(in_state(&cell, "hello", InstanceState::Ready), old);
+}
+
+#[test]
+fn what_stays_ready_for_its_hold_replaces_the_old() {
+    let mut cell = serving();
+    let mut next = version(2);
+    next.run.ready_hold = Span::from_secs(2);
+    cell.given(apply("hello", next));
+    schedule(&mut cell);
+    all_ready(&mut cell, "hello");
+    schedule(&mut cell);
+    assert_eq!((ready_of(&cell, 1), ready_of(&cell, 2)), (REPLICAS as usize, 1));
+    let wake = reconcile(&cell.state, service(&cell, "hello"), cell.now).next_wake;
+    assert!(wake.is_some_and(|at| at <= cell.now + Span::from_secs(2)), "it wakes when the hold is over");
+    for _ in 0..20 {
+        cell.wait(Span::from_secs(2));
+        roll(&mut cell);
+    }
+    assert_eq!((entry(&cell).settled, ready_of(&cell, 2)), (Some(2), REPLICAS as usize));
 }
 
 #[test]

@@ -41,8 +41,8 @@ impl Releases {
                     release.entry(instance.service).or_default().push(instance);
                 }
                 InstanceState::Draining(_) => waits = true,
-                InstanceState::Ready if instance.timings.in_rotation.is_none() => {
-                    let ready_for = instance.ready_at.map_or(Span::ZERO, |at| input.now.since(at));
+                InstanceState::Ready if !instance.standby && instance.timings.in_rotation.is_none() => {
+                    let ready_for = instance.available_at().map_or(Span::ZERO, |at| input.now.since(at));
                     match word.knows(instance.changed.sequence) {
                         Some(gateway) if ready_for >= IN_ROTATION_PATIENCE => {
                             in_rotation.entry(gateway).or_default().push(instance);

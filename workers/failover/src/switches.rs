@@ -127,8 +127,8 @@ fn outcome(state: &State, switch: &Switch, now: Timestamp) -> Verdict {
     };
     let old = state.instances.get(&switch.instance);
     let replacement = switch.replacement.and_then(|id| state.instances.get(&id));
-    let serves = replacement.filter(|i| i.state == InstanceState::Ready);
-    if let Some(since) = serves.and_then(served_since) {
+    let serves = replacement.filter(|i| i.serves());
+    if let Some(since) = serves.and_then(Instance::in_rotation_at) {
         // A planned switch is over when the old one is gone; an unplanned one when it is not needed any more.
         let gone = old.is_none_or(|i| i.state.ended());
         if switch.cause.is_planned() && !gone {
@@ -146,13 +146,13 @@ fn outcome(state: &State, switch: &Switch, now: Timestamp) -> Verdict {
             i.state,
             InstanceState::Placed | InstanceState::Starting | InstanceState::Ready
         );
-        lives && state.displaced(i).is_none()
+        lives && !i.standby && state.displaced(i).is_none()
     };
     if old.filter(stays).is_some() {
         return Verdict::Over(SwitchOutcome::Recovered);
     }
     if serves.is_some() {
-        let due = serves.and_then(|i| i.ready_at).map_or(now, |at| at + UNUSED);
+        let due = serves.and_then(Instance::available_at).map_or(now, |at| at + UNUSED);
         return match now < due {
             true => Verdict::LookAgain(due),
             false => Verdict::Over(SwitchOutcome::Replaced),
@@ -166,11 +166,6 @@ fn outcome(state: &State, switch: &Switch, now: Timestamp) -> Verdict {
         true => Verdict::Over(SwitchOutcome::NotNeeded),
         false => Verdict::Open,
     }
-}
-
-/// Since when a gateway has sent it requests.
-fn served_since(instance: &Instance) -> Option<Timestamp> {
-    Some(instance.ready_at? + instance.timings.in_rotation?)
 }
 
 fn wish(switch: &Switch, command: Command) -> Wish {

@@ -14,6 +14,7 @@ use tidemill_domain::commit::Address;
 use tidemill_domain::id::ServiceId;
 use tidemill_domain::policy::placement::{self, Decision};
 use tidemill_domain::policy::replicas::{self, ReplicaAction};
+use tidemill_domain::state::node::Node;
 use tidemill_domain::state::service::{Lifecycle, Service};
 use tidemill_domain::time::{Span, Timestamp};
 use tidemill_kit::{Step, StepInput, Wish, Worker};
@@ -76,7 +77,11 @@ impl Scheduler {
     }
 
     fn place(&mut self, input: &StepInput<'_>, losing: &BTreeSet<ServiceId>, step: &mut Step) {
-        let decisions = placement::round(input.state);
+        let decisions = placement::round(input.state, input.now);
+        if decisions.iter().any(|d| matches!(d, Decision::Defer { .. })) {
+            let steady = input.state.nodes.values().filter_map(Node::steady_at);
+            step.wake_at(steady.filter(|at| input.now < *at).min());
+        }
         let waits: BTreeSet<ServiceId> = decisions
             .iter()
             .filter(|d| matches!(d, Decision::Defer { .. }))

@@ -1,9 +1,20 @@
-//! Bodies of instances as releases before drains and moves wrote them. Read only.
+//! Bodies of instances as releases before drains, moves and standbys wrote them. Read only.
 
 use postcard_schema::Schema;
 use serde::{Deserialize, Serialize};
 
-use crate::id::InstanceId;
+use crate::id::{InstanceId, ServiceId};
+
+/// Version 1 of [`super::InstancesRequested`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Schema)]
+pub struct InstancesRequested {
+    /// Of which service.
+    pub service: ServiceId,
+    /// Which generation of its declaration.
+    pub generation: u64,
+    /// The new instances.
+    pub instances: Vec<InstanceId>,
+}
 
 /// Version 1 of [`super::InstancesDrainRequested`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Schema)]
@@ -43,6 +54,17 @@ impl From<StopReason> for super::StopReason {
             StopReason::Replaced => Self::Replaced,
             StopReason::ServiceStopped => Self::ServiceStopped,
             StopReason::ServiceDeleted => Self::ServiceDeleted,
+        }
+    }
+}
+
+impl From<InstancesRequested> for super::InstancesRequested {
+    fn from(old: InstancesRequested) -> Self {
+        Self {
+            service: old.service,
+            generation: old.generation,
+            instances: old.instances,
+            standby: false,
         }
     }
 }

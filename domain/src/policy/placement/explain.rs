@@ -54,6 +54,8 @@ fn lead(best: &Candidate, next: &Candidate) -> &'static str {
             Part::Speed => "for its speed",
             Part::Supply => "for its more reliable supply",
             Part::Fit => "for its device that is no larger than needed",
+            Part::Locality => "for having what it fetches",
+            Part::Left => "since work was asked to leave the next",
         },
         _ => "among equals",
     }
@@ -135,6 +137,15 @@ fn reason(pool: &Pool<'_>, spec: &ServiceSpec, survey: &Survey) -> (String, Stri
                 survey.revoked
             ),
             "make a new token with `tidemill token create --role node` and start their agents with it".to_owned(),
+        );
+    }
+    if survey.unsteady > survey.unreachable {
+        return (
+            format!(
+                "no {wanted} may be used yet: {} of that sort are on nodes that were doubted several times lately",
+                survey.unsteady
+            ),
+            "they get work once they were steady for a while; `tidemill explain NODE` says when".to_owned(),
         );
     }
     if survey.unreachable > 0 {

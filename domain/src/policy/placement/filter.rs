@@ -9,7 +9,7 @@ use crate::unit::Milli;
 use super::pool::{Pool, PoolDevice, PoolNode};
 
 /// Every filter, by its number.
-pub const FILTERS: [Filter; 10] = [
+pub const FILTERS: [Filter; 15] = [
     Filter::NodeNotReady,
     Filter::SupplyNotAllowed,
     Filter::RegionNotAllowed,
@@ -20,6 +20,11 @@ pub const FILTERS: [Filter; 10] = [
     Filter::Busy,
     Filter::TooFewOnNode,
     Filter::TokenRevoked,
+    Filter::NodeUnsteady,
+    Filter::NodeOverloaded,
+    Filter::RuntimeMissing,
+    Filter::NoRoomToFetch,
+    Filter::DeviceQuarantined,
 ];
 
 /// What a look over the whole pool found for one request shape.
@@ -32,6 +37,8 @@ pub(super) struct Survey {
     pub(super) suitable: Vec<(usize, Vec<usize>)>,
     /// Devices of nodes that are not ready which would suit otherwise.
     pub(super) unreachable: u32,
+    /// Devices of nodes that were doubted too often lately which would suit otherwise.
+    pub(super) unsteady: u32,
     /// Devices of nodes whose token was revoked which would suit otherwise.
     pub(super) revoked: u32,
     /// Most free suitable devices on one node that has too few, and that node's position.
@@ -45,6 +52,7 @@ pub(super) fn survey(pool: &Pool<'_>, spec: &ServiceSpec) -> Survey {
         fitting: 0,
         suitable: Vec::new(),
         unreachable: 0,
+        unsteady: 0,
         revoked: 0,
         most_together: None,
     };
@@ -57,6 +65,7 @@ pub(super) fn survey(pool: &Pool<'_>, spec: &ServiceSpec) -> Survey {
                 let suiting = || entry.devices.iter().filter(suits).count() as u32;
                 match filter {
                     Filter::NodeNotReady => survey.unreachable += suiting(),
+                    Filter::NodeUnsteady => survey.unsteady += suiting(),
                     Filter::TokenRevoked => survey.revoked += suiting(),
                     _ => {}
                 }
@@ -120,6 +129,8 @@ fn node_filter(entry: &PoolNode<'_>, spec: &ServiceSpec) -> Option<Filter> {
         Some(Filter::TokenRevoked)
     } else if !node.takes_work() {
         Some(Filter::NodeNotReady)
+    } else if entry.unsteady {
+        Some(Filter::NodeUnsteady)
     } else if !spec.placement.supply.contains(&node.supply) {
         Some(Filter::SupplyNotAllowed)
     } else if !region_allowed(node, spec) {

@@ -19,7 +19,7 @@ mod pool;
 mod score;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use crate::command::{CHUNK, Command};
 use crate::events::instance::Placement;
@@ -102,17 +102,20 @@ struct Group<'a> {
     spec: &'a ServiceSpec,
     instances: Vec<InstanceId>,
     since: Timestamp,
+    /// They are to stand by: elsewhere than what they are to stand in for.
+    standby: bool,
 }
 
 /// One round over everything that waits.
-pub fn round(state: &State) -> Vec<Decision> {
+pub fn round(state: &State, now: Timestamp) -> Vec<Decision> {
     let groups = waiting_groups(state);
     if groups.is_empty() {
         return Vec::new();
     }
-    let mut pool = Pool::of(state);
+    let mut pool = Pool::of(state, now);
     let mut hopeless: Vec<(&DeviceRequest, &PlacementRules, Explanation)> = Vec::new();
     let mut decisions = Vec::new();
+    let mut told = BTreeSet::new();
     for group in groups {
         let shape = (&group.spec.devices, &group.spec.placement);
         let known = hopeless.iter().find(|(d, p, _)| (*d, *p) == shape);
@@ -126,6 +129,10 @@ pub fn round(state: &State) -> Vec<Decision> {
         if known.is_none() {
             hopeless.push((shape.0, shape.1, explanation.clone()));
         }
+        // A service says one thing of what waits: replicas come before standbys.
+        if !told.insert(group.service.id) {
+            continue;
+        }
         explain::add_rollout_hint(&mut explanation, rolls_over(state, group.service));
         decisions.push(Decision::Defer {
             service: group.service.id,
@@ -137,14 +144,14 @@ pub fn round(state: &State) -> Vec<Decision> {
 }
 
 /// What a round would say about one more instance of a declaration now: for `apply --dry-run` and `explain`.
-pub fn outlook(state: &State, spec: &ServiceSpec) -> Explanation {
-    let pool = Pool::of(state);
+pub fn outlook(state: &State, spec: &ServiceSpec, now: Timestamp) -> Explanation {
+    let pool = Pool::of(state, now);
     let survey = filter::survey(&pool, spec);
     if survey.fitting == 0 {
         return explain::deferred(&pool, spec, &survey);
     }
     let replicas = Replicas::default();
-    let best = offers(&pool, spec, &survey, &replicas);
+    let best = offers(&pool, spec, spec.placement.spread, &survey, &replicas);
     explain::placed(&pool, &survey, best.candidates(&pool, &replicas))
 }
 
@@ -158,20 +165,24 @@ fn waiting_groups(state: &State) -> Vec<Group<'_>> {
             .filter(|i| i.state == InstanceState::Pending && i.generation == service.made_generation())
             .collect();
         waiting.sort_by_key(|i| (i.requested_at, i.id));
-        if let Some(oldest) = waiting.first() {
-            groups.push(Group {
-                service,
-                spec: service.made_spec(),
-                since: oldest.requested_at,
-                instances: waiting.into_iter().map(|i| i.id).collect(),
-            });
+        let (standbys, replicas): (Vec<&Instance>, Vec<&Instance>) = waiting.into_iter().partition(|i| i.standby);
+        for (standby, waiting) in [(false, replicas), (true, standbys)] {
+            if let Some(oldest) = waiting.first() {
+                groups.push(Group {
+                    service,
+                    spec: service.made_spec(),
+                    since: oldest.requested_at,
+                    instances: waiting.into_iter().map(|i| i.id).collect(),
+                    standby,
+                });
+            }
         }
     }
     let class = |spec: &ServiceSpec| match spec.class {
         Class::Critical => 0,
         Class::Standard => 1,
     };
-    groups.sort_by_key(|g| (class(g.spec), g.since, g.service.id));
+    groups.sort_by_key(|g| (g.standby, class(g.spec), g.since, g.service.id));
     groups
 }
 
@@ -180,6 +191,8 @@ fn waiting_groups(state: &State) -> Vec<Group<'_>> {
 struct Replicas {
     by_domain: BTreeMap<String, u32>,
     by_node: BTreeMap<NodeId, u32>,
+    /// Nodes that an instance was asked to leave.
+    left: BTreeSet<NodeId>,
 }
 
 impl Replicas {
@@ -188,8 +201,14 @@ impl Replicas {
         let live = group.service.live.iter().filter_map(|id| state.instances.get(id));
         // Older generations are about to go: spreading away from them would leave the new one lopsided.
         let staying = live.filter(|i| i.generation == group.service.made_generation() && !i.state.leaving());
-        for node in staying.filter_map(|i| i.node).filter_map(|id| state.nodes.get(&id)) {
-            replicas.add(domain(group.spec, &node.provider, &node.region), node.id);
+        for instance in staying {
+            let Some(node) = instance.node.and_then(|id| state.nodes.get(&id)) else {
+                continue;
+            };
+            replicas.add(domain(group.spread(), &node.provider, &node.region), node.id);
+            if instance.moving.is_some() {
+                replicas.left.insert(node.id);
+            }
         }
         replicas
     }
@@ -208,14 +227,29 @@ impl Replicas {
         self.by_domain.get(domain).copied().unwrap_or(0)
     }
 
-    fn on_node(&self, node: NodeId) -> u32 {
-        self.by_node.get(&node).copied().unwrap_or(0)
+    /// What the service has on a node.
+    fn here(&self, spread: Spread, node: NodeId) -> score::Here {
+        score::Here {
+            spread,
+            replicas: self.by_node.get(&node).copied().unwrap_or(0),
+            left: self.left.contains(&node),
+        }
+    }
+}
+
+impl Group<'_> {
+    /// What its instances are kept apart by: a standby is worth most where its replicas are not.
+    fn spread(&self) -> Spread {
+        match (self.standby, self.spec.placement.spread) {
+            (true, Spread::Node | Spread::None) => Spread::Provider,
+            (_, declared) => declared,
+        }
     }
 }
 
 /// The failure domain of a node above the node itself; empty where none is declared.
-fn domain<'a>(spec: &ServiceSpec, provider: &'a str, region: &'a str) -> &'a str {
-    match spec.placement.spread {
+fn domain<'a>(spread: Spread, provider: &'a str, region: &'a str) -> &'a str {
+    match spread {
         Spread::Provider => provider,
         Spread::Region => region,
         Spread::Node | Spread::None => "",
@@ -234,7 +268,13 @@ struct Offers<'a> {
     heaps: BTreeMap<String, BinaryHeap<Standing>>,
 }
 
-fn offers<'a>(pool: &Pool<'_>, spec: &ServiceSpec, survey: &'a Survey, replicas: &Replicas) -> Offers<'a> {
+fn offers<'a>(
+    pool: &Pool<'_>,
+    spec: &ServiceSpec,
+    spread: Spread,
+    survey: &'a Survey,
+    replicas: &Replicas,
+) -> Offers<'a> {
     let mut out = Offers {
         offers: Vec::with_capacity(survey.suitable.len()),
         suitable: &survey.suitable,
@@ -243,10 +283,11 @@ fn offers<'a>(pool: &Pool<'_>, spec: &ServiceSpec, survey: &'a Survey, replicas:
     let mut by_domain: BTreeMap<&str, Vec<Standing>> = BTreeMap::new();
     for (slot, (at, devices)) in survey.suitable.iter().enumerate() {
         let entry = &pool.nodes[*at];
-        let offer = score::offer(entry, devices, spec, pool.largest, replicas.on_node(entry.node.id));
+        let here = replicas.here(spread, entry.node.id);
+        let offer = score::offer(entry, devices, spec, pool.largest, here);
         if let Some(offer) = &offer {
             let standing = (offer.points.total(), Reverse(entry.node.id), slot);
-            let domain = domain(spec, &entry.node.provider, &entry.node.region);
+            let domain = domain(spread, &entry.node.provider, &entry.node.region);
             by_domain.entry(domain).or_default().push(standing);
         }
         out.offers.push(offer);
@@ -315,7 +356,8 @@ fn place_group(
         return Some((group.instances.len(), explain::deferred(pool, group.spec, &survey)));
     }
     let mut replicas = Replicas::of(state, group);
-    let mut offers = offers(pool, group.spec, &survey, &replicas);
+    let spread = group.spread();
+    let mut offers = offers(pool, group.spec, spread, &survey, &replicas);
     let explanation = explain::placed(pool, &survey, offers.candidates(pool, &replicas));
     let mut placements = Vec::with_capacity(group.instances.len());
     for instance in &group.instances {
@@ -334,7 +376,7 @@ fn place_group(
             holds: entry.take(&offer.chosen, group.spec.devices.share),
         });
         replicas.add(&domain, node);
-        let next = score::offer(entry, devices, group.spec, pool.largest, replicas.on_node(node));
+        let next = score::offer(entry, devices, group.spec, pool.largest, replicas.here(spread, node));
         if let Some(next) = &next
             && let Some(heap) = offers.heaps.get_mut(&domain)
         {

@@ -7,6 +7,7 @@ use crate::id::NodeId;
 use crate::state::State;
 use crate::state::device::{Device, DeviceCondition, HoldPhase};
 use crate::state::node::Node;
+use crate::time::Timestamp;
 use crate::unit::Milli;
 
 /// All nodes in order of their id.
@@ -25,6 +26,8 @@ pub(super) struct PoolNode<'a> {
     pub(super) node: &'a Node,
     /// The token it enrolled with was revoked: nobody vouches for it any more.
     pub(super) revoked: bool,
+    /// It was doubted too often lately, and not for long enough since.
+    pub(super) unsteady: bool,
     /// In order of their id.
     pub(super) devices: Vec<PoolDevice<'a>>,
     /// Thousandths in use over all its devices.
@@ -41,7 +44,7 @@ pub(super) struct PoolDevice<'a> {
 }
 
 impl<'a> Pool<'a> {
-    pub(super) fn of(state: &'a State) -> Self {
+    pub(super) fn of(state: &'a State, now: Timestamp) -> Self {
         let mut nodes: Vec<PoolNode<'a>> = state
             .nodes
             .values()
@@ -50,6 +53,7 @@ impl<'a> Pool<'a> {
                 revoked: node
                     .credential
                     .is_some_and(|id| state.credentials.get(&id).is_none_or(|c| c.revoked)),
+                unsteady: node.steady_at().is_some_and(|at| now < at),
                 devices: Vec::with_capacity(node.devices.len()),
                 used: 0,
             })

@@ -19,6 +19,8 @@ const NODE: i32 = 100;
 const NODE_CAP: u32 = 20;
 /// Points off for a device all of whose memory, the pool's largest, would be left unused.
 const FIT: u64 = 200;
+/// Points off for a node that work of the service was asked to leave: it goes back there only if nothing else fits.
+const LEFT: i32 = 1_000_000;
 /// Packing counts this much more where replicas are not to be spread.
 const PACKED: i32 = 10;
 
@@ -30,23 +32,40 @@ pub(super) struct Points {
     pub(super) speed: i32,
     pub(super) supply: i32,
     pub(super) fit: i32,
+    /// Off for a node that work was asked to leave; a part only where it applies.
+    pub(super) left: i32,
 }
 
 impl Points {
     pub(super) fn total(self) -> i32 {
-        self.spread + self.packing + self.speed + self.supply + self.fit
+        self.spread + self.packing + self.speed + self.supply + self.fit + self.left
     }
 
     pub(super) fn parts(self) -> Vec<ScorePart> {
         let part = |part, points| ScorePart { part, points };
-        vec![
+        let mut parts = vec![
             part(Part::Spread, self.spread),
             part(Part::Packing, self.packing),
             part(Part::Speed, self.speed),
             part(Part::Supply, self.supply),
             part(Part::Fit, self.fit),
-        ]
+        ];
+        if self.left != 0 {
+            parts.push(part(Part::Left, self.left));
+        }
+        parts
     }
+}
+
+/// What a service has on a node already.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Here {
+    /// What its instances are kept apart by.
+    pub(super) spread: Spread,
+    /// Its replicas there.
+    pub(super) replicas: u32,
+    /// One of them was asked to leave.
+    pub(super) left: bool,
 }
 
 /// Where one more instance would go on a node, and what that is worth.
@@ -59,13 +78,13 @@ pub(super) struct Offer {
 }
 
 /// The best way to take one more instance on the node, if there is one. `suitable` are the positions of devices that
-/// passed the filters; `on_node` the replicas of the service already there.
+/// passed the filters.
 pub(super) fn offer(
     entry: &PoolNode<'_>,
     suitable: &[usize],
     spec: &ServiceSpec,
     largest: u64,
-    on_node: u32,
+    here: Here,
 ) -> Option<Offer> {
     let share = spec.devices.share;
     let count = spec.devices.count as usize;
@@ -86,18 +105,19 @@ pub(super) fn offer(
     let slowest = chosen.iter().map(|&p| entry.devices[p].device.speed_milli).min();
     let packing = packing(entry, first, share);
     let points = Points {
-        spread: match spec.placement.spread {
-            Spread::Node => -(DOMAIN * on_node as i32),
-            Spread::Provider | Spread::Region => -(NODE * on_node.min(NODE_CAP) as i32),
+        spread: match here.spread {
+            Spread::Node => -(DOMAIN * here.replicas as i32),
+            Spread::Provider | Spread::Region => -(NODE * here.replicas.min(NODE_CAP) as i32),
             Spread::None => 0,
         },
-        packing: match spec.placement.spread {
+        packing: match here.spread {
             Spread::None => packing * PACKED,
             _ => packing,
         },
         speed: speed(slowest.unwrap_or(0)),
         supply: supply(entry.node.supply),
         fit: fit(first, spec, largest),
+        left: if here.left { -LEFT } else { 0 },
     };
     Some(Offer { points, chosen })
 }

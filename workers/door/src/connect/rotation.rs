@@ -10,7 +10,7 @@ use tidemill_domain::command::{CHUNK, Command, Envelope};
 use tidemill_domain::commit::{Actor, Cause, TraceContext};
 use tidemill_domain::id::{CommandId, InstanceId};
 use tidemill_domain::state::State;
-use tidemill_domain::state::instance::{Instance, InstanceState};
+use tidemill_domain::state::instance::Instance;
 use tokio::sync::watch;
 
 use crate::shared::Shared;
@@ -51,7 +51,7 @@ struct Covered {
 /// Instances that were ready at record `through` and are not known to be in rotation.
 fn covered(state: &State, through: u64) -> Vec<Covered> {
     let new = |instance: &&Instance| {
-        instance.state == InstanceState::Ready
+        instance.serves()
             && instance.timings.in_rotation.is_none()
             && instance.endpoint.is_some()
             && instance.changed.sequence <= through
