@@ -160,6 +160,16 @@ pub enum Command {
         /// Why.
         reason: String,
     },
+    /// Say that the nodes for which the breaker tripped are gone: their work moves.
+    ConfirmBreaker {
+        /// Why.
+        reason: String,
+    },
+    /// Close the breaker: every node is judged by itself again.
+    ResetBreaker {
+        /// Why.
+        reason: String,
+    },
     /// Put the end of a switch on record.
     CloseSwitch(CloseSwitch),
     /// Declare services, all or none.
@@ -305,6 +315,8 @@ impl Command {
             Command::DrainNode(_) => "DrainNode",
             Command::SettleDrain { .. } => "SettleDrain",
             Command::MoveInstance { .. } => "MoveInstance",
+            Command::ConfirmBreaker { .. } => "ConfirmBreaker",
+            Command::ResetBreaker { .. } => "ResetBreaker",
             Command::CloseSwitch(_) => "CloseSwitch",
             Command::ApplyServices { .. } => "ApplyServices",
             Command::StopService { .. } => "StopService",

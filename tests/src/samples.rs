@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use tidemill_domain::commit::{Actor, Address, Cause, CommitHeader, TraceContext};
 use tidemill_domain::events::Event;
+use tidemill_domain::events::breaker::{BreakerConfirmed, BreakerReset, BreakerTripped};
 use tidemill_domain::events::cell::{EpochStarted, FeatureActivated, LedgerCreated, StateSealed};
 use tidemill_domain::events::credential::{CredentialCreated, CredentialRevoked, Role};
 use tidemill_domain::events::evidence::{
@@ -13,13 +14,16 @@ use tidemill_domain::events::evidence::{
 use tidemill_domain::events::instance::{
     Hold, InstanceFailed, InstanceMoveRequested, InstanceReady, InstanceStarted, InstanceStopped, InstanceUnready,
     InstancesCancelled, InstancesDrainRequested, InstancesInRotation, InstancesLost, InstancesPlaced,
-    InstancesRequested, InstancesStopRequested, Placement, PlacementDeferred, StopReason, v1 as instance_v1,
+    InstancesRequested, InstancesStopRequested, Placement, PlacementDeferred, StandbysPromoted, StopReason,
+    v1 as instance_v1,
 };
 use tidemill_domain::events::node::{
     DeviceKind, DrainCause, InspectionFinding, JoinedDevice, NodeCordoned, NodeDrainRequested, NodeDrained,
     NodeInspected, NodeJoined, NodeLeft, NodeLost, NodeReady, NodeRecovered, NodeSuspected, NodeUncordoned, Supply,
 };
-use tidemill_domain::events::placement::{Candidate, Explanation, Filter, FilterCount, Part, ScorePart};
+use tidemill_domain::events::placement::{
+    Candidate, Explanation, Filter, FilterCount, Part, ScorePart, v1 as placement_v1,
+};
 use tidemill_domain::events::service::{
     Class, DesiredReason, DeviceRequest, FetchFile, FetchTarget, HostLimits, OnIsolation, PlacementRules, Retry, Route,
     Run, Runtime, Scale, ServiceApplied, ServiceDeleteRequested, ServiceDeleted, ServiceDesiredChanged,
@@ -153,6 +157,40 @@ fn service_spec() -> ServiceSpec {
     }
 }
 
+/// What [`explanation`] was in the first release.
+fn explanation_v1() -> placement_v1::Explanation {
+    placement_v1::Explanation {
+        devices: 8,
+        fitting: 2,
+        filtered: vec![
+            placement_v1::FilterCount {
+                filter: placement_v1::Filter::NodeNotReady,
+                devices: 1,
+            },
+            placement_v1::FilterCount {
+                filter: placement_v1::Filter::TooFewOnNode,
+                devices: 5,
+            },
+        ],
+        candidates: vec![placement_v1::Candidate {
+            node: NodeId::from_bits(20),
+            score: -7,
+            parts: vec![
+                placement_v1::ScorePart {
+                    part: placement_v1::Part::Spread,
+                    points: 10,
+                },
+                placement_v1::ScorePart {
+                    part: placement_v1::Part::Fit,
+                    points: -17,
+                },
+            ],
+        }],
+        dominant: "the fastest free device".into(),
+        next_step: "add a node".into(),
+    }
+}
+
 /// A body as an earlier release wrote it.
 pub struct EarlierSample {
     /// Its bytes.
@@ -216,6 +254,28 @@ pub fn earlier() -> Vec<EarlierSample> {
         instances: vec![InstanceId::from_bits(60), InstanceId::from_bits(61)],
         reason: instance_v1::StopReason::ScaledDown,
     };
+    let requested = instance_v1::InstancesRequested {
+        service,
+        generation: 2,
+        instances: vec![InstanceId::from_bits(60), InstanceId::from_bits(61)],
+    };
+    let placed = placement_v1::InstancesPlaced {
+        service,
+        placements: vec![Placement {
+            instance: InstanceId::from_bits(60),
+            node: NodeId::from_bits(20),
+            holds: vec![Hold {
+                device: DeviceId::from_bits(30),
+                share: Milli(500),
+            }],
+        }],
+        explanation: explanation_v1(),
+    };
+    let deferred = placement_v1::PlacementDeferred {
+        service,
+        waiting: 2,
+        explanation: explanation_v1(),
+    };
     let bytes = |body: &dyn Fn() -> postcard::Result<Vec<u8>>| body().expect("bodies encode");
     vec![
         EarlierSample {
@@ -236,6 +296,34 @@ pub fn earlier() -> Vec<EarlierSample> {
                 from: 4,
                 to: 3,
                 spec: now,
+            }
+            .into(),
+        },
+        EarlierSample {
+            bytes: bytes(&|| postcard::to_allocvec(&requested)),
+            becomes: InstancesRequested {
+                service,
+                generation: 2,
+                instances: requested.instances.clone(),
+                standby: false,
+            }
+            .into(),
+        },
+        EarlierSample {
+            bytes: bytes(&|| postcard::to_allocvec(&placed)),
+            becomes: InstancesPlaced {
+                service,
+                placements: placed.placements.clone(),
+                explanation: explanation(),
+            }
+            .into(),
+        },
+        EarlierSample {
+            bytes: bytes(&|| postcard::to_allocvec(&deferred)),
+            becomes: PlacementDeferred {
+                service,
+                waiting: 2,
+                explanation: explanation(),
             }
             .into(),
         },
@@ -587,6 +675,26 @@ pub fn samples() -> Vec<Event> {
                 cut_streams: 2,
                 longest_gap: Span::from_millis(340),
             },
+        }
+        .into(),
+        StandbysPromoted {
+            service,
+            promoted: vec![InstanceId::from_bits(60)],
+            stood_by: vec![InstanceId::from_bits(61)],
+        }
+        .into(),
+        BreakerTripped {
+            nodes: vec![node, NodeId::from_bits(21)],
+            of: 6,
+            providers: 2,
+        }
+        .into(),
+        BreakerConfirmed {
+            reason: "the site has no power".into(),
+        }
+        .into(),
+        BreakerReset {
+            reason: "the switch was replaced".into(),
         }
         .into(),
     ]

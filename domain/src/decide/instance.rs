@@ -48,7 +48,7 @@ pub(super) fn request(
         .filter(|i| i.generation == generation || halted && i.state == InstanceState::Ready)
         .filter(|i| state.displaced(i).is_none())
         .count();
-    if staying + count as usize > service.desired as usize {
+    if staying + state.held_by_breaker(service) + count as usize > service.desired as usize {
         return Err(complete(service));
     }
     let instances = new_instances(state, context, count);

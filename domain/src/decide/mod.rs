@@ -8,6 +8,7 @@
 //! To add a command: a variant in [`crate::command`], a function in the family's file, an arm in [`decide`], and a
 //! given/when/then table in `tests/tests/decide_*.rs`.
 
+mod breaker;
 mod cell;
 mod drain;
 mod facts;
@@ -95,6 +96,8 @@ pub fn decide(state: &State, context: &Context<'_>, command: Command) -> Result<
         Command::DrainNode(drain) => drain::drain(state, context, drain),
         Command::SettleDrain { node } => drain::settle(state, node),
         Command::MoveInstance { instance, reason } => drain::move_instance(state, context, instance, reason),
+        Command::ConfirmBreaker { reason } => breaker::confirm(state, reason),
+        Command::ResetBreaker { reason } => breaker::reset(state, reason),
         Command::CloseSwitch(close) => switch::close(state, close),
         Command::CloseTrafficMinute(minute) => service::close_traffic_minute(state, minute),
         Command::SealObservationWindow(window) => cell::seal_window(state, window),

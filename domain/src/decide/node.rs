@@ -19,7 +19,7 @@ use crate::state::node::{Node, NodeState};
 use crate::time::Span;
 
 use super::switch::{self, Because};
-use super::{check_count, fresh, not_found};
+use super::{breaker, check_count, fresh, not_found};
 
 /// Most findings of one inspection.
 const MAX_FINDINGS: usize = 256;
@@ -309,6 +309,7 @@ pub(super) fn suspect(
         .into(),
     ];
     open_switches(state, context, node, cause, &reason, silent, &mut events);
+    events.extend(breaker::trip(state, context, id));
     Ok(events)
 }
 
@@ -341,6 +342,11 @@ pub(super) fn recover(state: &State, id: NodeId, reason: String) -> Result<Vec<E
 pub(super) fn lose(state: &State, id: NodeId, silent: Span, reason: String) -> Result<Vec<Event>, Rejection> {
     let node = get(state, id)?;
     match node.state {
+        NodeState::Suspect if state.breaker_tripped() => Err(Rejection::WrongState {
+            what: "the breaker".to_owned(),
+            state: "tripped".to_owned(),
+            reason: "nodes are given up again once it was confirmed or reset".to_owned(),
+        }),
         // What was to move was found when the node was doubted.
         NodeState::Suspect => Ok(vec![
             NodeLost {

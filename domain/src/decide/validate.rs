@@ -46,6 +46,12 @@ pub fn service_spec(spec: &ServiceSpec) -> Result<(), Rejection> {
     if scale.min > scale.max {
         return invalid("scale.min", format!("{} is above scale.max = {}", scale.min, scale.max));
     }
+    if scale.standby > scale.max {
+        return invalid(
+            "scale.standby",
+            format!("{} is above scale.max = {}", scale.standby, scale.max),
+        );
+    }
     if scale.concurrency == Some(0) {
         return invalid("scale.target.concurrency", "0 would serve nothing; use 1 or more");
     }

@@ -12,6 +12,7 @@
 //! To add an event: write its body in the family's file, add one line to the table below with the next free number,
 //! say in `state/` what it does, and run `UPDATE_KINDS=1 cargo test -p tidemill-tests --test golden` to freeze it.
 
+pub mod breaker;
 pub mod cell;
 pub mod credential;
 pub mod evidence;
@@ -210,6 +211,9 @@ event_kinds! {
     101 1 SwitchReplacementChosen = switch::SwitchReplacementChosen;
     102 1 SwitchClosed = switch::SwitchClosed;
     120 1 StandbysPromoted = instance::StandbysPromoted;
+    121 1 BreakerTripped = breaker::BreakerTripped;
+    122 1 BreakerConfirmed = breaker::BreakerConfirmed;
+    123 1 BreakerReset = breaker::BreakerReset;
 
     earlier:
     40 1 ServiceApplied = service::v1::ServiceApplied;

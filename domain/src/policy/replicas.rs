@@ -10,8 +10,9 @@
 //! that were to replace others and do not serve go, and what is missing is made from the generation that served before.
 //!
 //! Replicas on a node that is being emptied, and those asked to move, are replaced in the same way, all at once; those on a
-//! doubted node are replaced and otherwise left alone, since the node may be back in a moment. A drain with a deadline
-//! waits for replacements as long as it can.
+//! doubted node are replaced and otherwise left alone, since the node may be back in a moment; while the
+//! [`breaker`](crate::state::breaker) is tripped they are not even replaced. A drain with a deadline waits for replacements
+//! as long as it can.
 //!
 //! A new replica counts for an older one's leaving only once it was ready for its declaration's `ready_hold`: a version
 //! that answers and then dies replaces nothing.
@@ -232,7 +233,11 @@ fn active(state: &State, service: &Service, staying: &[&Instance], now: Timestam
         .iter()
         .partition(|i| state.displaced(i) == Some(Displaced::Doubted));
     // What serves on a doubted node may come back and is left alone; what never served there is only in the way.
-    let useless: Vec<&Instance> = doubted.into_iter().filter(|i| i.ready_at.is_none()).collect();
+    let tripped = state.breaker_tripped();
+    let useless: Vec<&Instance> = doubted
+        .into_iter()
+        .filter(|i| i.ready_at.is_none() && !tripped)
+        .collect();
     drain(service, &useless, StopReason::NodeDoubted, out);
     let (displaced, staying): (Vec<&Instance>, Vec<&Instance>) =
         staying.into_iter().partition(|i| state.displaced(i).is_some());
@@ -266,12 +271,12 @@ fn active(state: &State, service: &Service, staying: &[&Instance], now: Timestam
 
     let promoted = promote(state, service, &standbys, (ready + serving.len() + leaving, kept.len()), out);
     let standing_by = standing_by + stood_by - promoted;
-    let missing = desired.saturating_sub(kept.len() + promoted);
+    let missing = desired.saturating_sub(kept.len() + promoted + state.held_by_breaker(service));
     let room = (desired + surge(service.desired) as usize).saturating_sub(kept.len() + promoted + serving.len() - spare);
     let wanted = missing.min(room);
     // Standbys come once nothing else is to be started: what serves goes first.
     let lacking = match missing {
-        0 => (service.standbys() as usize).saturating_sub(standing_by),
+        0 if !tripped => (service.standbys() as usize).saturating_sub(standing_by),
         _ => 0,
     };
     trim_standbys(service, &standbys, promoted, serving.len() - spare, out);

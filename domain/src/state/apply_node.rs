@@ -231,7 +231,7 @@ impl State {
     }
 
     /// Marks the services of the node's instances as changed: what they need may be another thing now.
-    fn services_notice(&mut self, node: NodeId, meta: &EventMeta, touched: &mut Touched) {
+    pub(super) fn services_notice(&mut self, node: NodeId, meta: &EventMeta, touched: &mut Touched) {
         let Some(node) = self.nodes.get(&node) else { return };
         for instance in node.instances.iter().filter_map(|id| self.instances.get(id)) {
             if let Some(service) = self.services.get_mut(&instance.service)

@@ -14,6 +14,7 @@ mod apply_instance;
 mod apply_node;
 mod apply_service;
 mod apply_switch;
+pub mod breaker;
 pub mod device;
 pub mod instance;
 pub mod node;
@@ -33,6 +34,7 @@ use crate::id::{CredentialId, DeviceId, InstanceId, LedgerId, NodeId, ServiceId,
 use crate::time::{Span, Timestamp};
 use crate::unit::Name;
 
+use breaker::Breaker;
 use device::Device;
 use instance::Instance;
 use node::Node;
@@ -40,7 +42,7 @@ use service::Service;
 use switch::Switch;
 
 /// Raised with every change of the state's shape or of `apply`: seals of other versions cannot be checked.
-pub const STATE_VERSION: u32 = 2;
+pub const STATE_VERSION: u32 = 3;
 
 /// Ended instances kept per service, so that `status` and `explain` can still tell of them.
 pub const ENDED_KEPT: usize = 16;
@@ -113,6 +115,8 @@ pub struct Cell {
     pub epoch_started_at: Timestamp,
     /// Observations are sealed up to and including this one.
     pub observations_through: u64,
+    /// Whether many nodes seem to be gone at once.
+    pub breaker: Breaker,
 }
 
 /// Who holds a worker role.
@@ -258,6 +262,8 @@ impl State {
             | Event::NodeUncordoned(_)
             | Event::NodeDrainRequested(_)
             | Event::NodeDrained(_) => self.apply_node(event, meta, touched)?,
+            Event::BreakerTripped(_) => self.trip_breaker(meta, touched),
+            Event::BreakerConfirmed(_) | Event::BreakerReset(_) => self.close_breaker(meta, touched),
             Event::ServiceApplied(_)
             | Event::ServiceStopRequested(_)
             | Event::ServiceStarted(_)

@@ -48,6 +48,7 @@ pub fn about(event: &Event, actor: &Actor, target: &Entity, before: &State) -> V
             out.extend(e.credential.map(Entity::Credential));
         }
         Event::NodeInspected(e) => out.extend(e.findings.iter().filter_map(|f| f.device).map(Entity::Device)),
+        Event::BreakerTripped(e) => out.extend(e.nodes.iter().copied().map(Entity::Node)),
         Event::NodeLost(e) => instances(&e.instances),
         Event::NodeLeft(e) => instances(&e.instances),
         Event::InstancesRequested(e) => instances(&e.instances),
@@ -95,6 +96,8 @@ pub fn about(event: &Event, actor: &Actor, target: &Entity, before: &State) -> V
         | Event::EpochStarted(_)
         | Event::StateSealed(_)
         | Event::FeatureActivated(_)
+        | Event::BreakerConfirmed(_)
+        | Event::BreakerReset(_)
         | Event::CredentialCreated(_)
         | Event::CredentialRevoked(_)
         | Event::WorkerTermGranted(_)

@@ -116,6 +116,24 @@ pub fn describe(event: &Event, before: &State) -> Description {
         Event::NodeLost(e) => with_lost(node(e.node, "lost", silent(e.silent, &e.reason)), e.instances.len()),
         Event::NodeLeft(e) => with_lost(node(e.node, "left", e.reason.clone()), e.instances.len()),
         Event::NodeInspected(e) => inspected(e, before),
+        Event::BreakerTripped(e) => {
+            let change = "breaker tripped: work on silent nodes stays where it is".to_owned();
+            let reason = format!(
+                "{} of {} nodes, of {} providers, fell silent together",
+                e.nodes.len(),
+                e.of,
+                e.providers
+            );
+            said(Entity::Cell, cell_name(before), change, reason)
+        }
+        Event::BreakerConfirmed(e) => {
+            let change = "breaker confirmed: work on silent nodes is replaced";
+            said(Entity::Cell, cell_name(before), change, e.reason.clone())
+        }
+        Event::BreakerReset(e) => {
+            let change = "breaker closed: every node is judged by itself";
+            said(Entity::Cell, cell_name(before), change, e.reason.clone())
+        }
         Event::ServiceApplied(e) => applied(e, before),
         Event::ServiceStopRequested(e) => service(e.service, "to be stopped".into(), "its owner stopped it".into()),
         Event::ServiceStarted(e) => service(e.service, "to run again".into(), "its owner started it".into()),

@@ -8,3 +8,4 @@ mod placement;
 mod placement_properties;
 mod replicas;
 mod rollout;
+mod standby;

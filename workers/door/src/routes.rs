@@ -12,7 +12,7 @@ use axum::routing::{self, MethodRouter};
 use http::{HeaderMap, Method};
 use tidemill_protocol::{AGENT_PATH, GATEWAY_PATH};
 
-use crate::api::{apply, doctor, events, lists, logs, metrics, moves, nodes, probes, services, show, tokens};
+use crate::api::{apply, breaker, doctor, events, lists, logs, metrics, moves, nodes, probes, services, show, tokens};
 use crate::auth::Access;
 use crate::connect;
 use crate::gate::{finish, gate};
@@ -320,6 +320,27 @@ pub(crate) static ROUTES: &[Route] = &[
         || routing::post(moves::move_instance),
     ),
     get(
+        "/v1/breaker",
+        Access::ReadPool,
+        "Whether work on many silent nodes is held where it is, and for which",
+        &[],
+        || routing::get(breaker::show),
+    ),
+    post(
+        "/v1/breaker/confirm",
+        Access::Operate,
+        "Say that the silent nodes are gone, `{reason}`: their work is replaced at once",
+        &[],
+        || routing::post(breaker::confirm),
+    ),
+    post(
+        "/v1/breaker/reset",
+        Access::Operate,
+        "Close the breaker, `{reason}`: every node is judged by itself again",
+        &[],
+        || routing::post(breaker::reset),
+    ),
+    get(
         "/v1/doctor",
         Access::ReadPool,
         "Findings, each with a next step",
@@ -372,8 +393,6 @@ pub(crate) static ROUTES: &[Route] = &[
     later(Verb::Post, "/v1/devices/{uuid}/return"),
     later(Verb::Post, "/v1/devices/{uuid}/reset"),
     later(Verb::Get, "/v1/incident/{id}"),
-    later(Verb::Get, "/v1/breaker"),
-    later(Verb::Post, "/v1/breaker/reset"),
     later(Verb::Get, "/v1/bill"),
     later(Verb::Get, "/v1/sla"),
 ];

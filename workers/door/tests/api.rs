@@ -651,7 +651,6 @@ async fn what_is_asked_wrongly_is_refused_by_name() {
         ("/v1/explain/hello?at=2999-01-01T00:00:00Z", 404, "no_such_point"),
         ("/v1/nothing", 404, "unknown_path"),
         ("/v1/jobs", 501, "not_yet"),
-        ("/v1/breaker", 501, "not_yet"),
         ("/v1/apply", 405, "wrong_method"),
         ("/v1/status/nobody", 404, "not_found"),
         ("/v1/logs/inst-7k2", 404, "not_found"),

@@ -216,11 +216,11 @@ const REFUSED: &[(&str, &str, &str, u64, &str)] = &[
     ("tenant: A_B", "invalid", "tenant", 4, "not a name"),
     ("class: spot", "not_yet", "class", 4, "not there yet"),
     (
-        "scale: {min: 1, standby: 1}",
-        "not_yet",
+        "scale: {min: 1, max: 3, standby: 4}",
+        "invalid",
         "scale.standby",
         4,
-        "not there yet",
+        "3",
     ),
     (
         "scale: {singleton: false}",
@@ -506,18 +506,15 @@ workers: {min: 2, max: 8}
         refused.push(error.key.clone());
         let line = error.line as usize - 1;
         match error.key.as_str() {
-            "scale.standby" => lines[line] = lines[line].replace(", standby: 1", ""),
             "kind" => lines.truncate(line),
             _ => {
                 lines.remove(line);
             }
         }
     }
-    assert_eq!(
-        refused,
-        ["on_isolation", "run.image", "run.fetch", "scale.standby", "kind"]
-    );
-    assert_eq!(parse(&lines.join("\n")).unwrap().services.len(), 1);
+    assert_eq!(refused, ["on_isolation", "run.image", "run.fetch", "kind"]);
+    let found = parse(&lines.join("\n")).unwrap().services;
+    assert_eq!((found.len(), found[0].spec.scale.standby), (1, 1));
 }
 
 #[test]

@@ -9,10 +9,12 @@
 //! nothing is released on the absence of gateways before a whole lease of watching, the past read back included; a drain ends at the latest after
 //! [`RELEASE_CAP`], with a warning that names who held it up.
 
+mod breaker;
 mod gateways;
 mod release;
 mod switches;
 
+use tidemill_domain::command::Command;
 use tidemill_domain::policy::liveness::{Detector, Heard};
 use tidemill_domain::state::State;
 use tidemill_domain::time::Span;
@@ -68,12 +70,18 @@ impl Worker for Failover {
 
     fn step(&mut self, input: StepInput<'_>) -> Step {
         let mut step = Step::default();
+        let tripped = input.state.breaker_tripped();
         for verdict in self.detector.verdicts(input.state, input.mono) {
+            // Nothing is given up before an operator has judged the loss; the verdict will be the same then.
+            if tripped && matches!(verdict.command, Command::LoseNode { .. }) {
+                continue;
+            }
             if let Some(node) = input.state.nodes.get(&verdict.node) {
                 let wish = Wish::about_node(node, verdict.command, verdict.observations);
                 step.wishes.push(wish);
             }
         }
+        step.wishes.extend(breaker::reset(input.state));
         let word = self.gateways.word(input.mono);
         self.releases.step(&input, &word, &mut step);
         self.switches.step(&input, &mut step);

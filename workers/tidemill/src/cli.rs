@@ -16,7 +16,7 @@ use crate::exit::CliError;
 use crate::output::{Format, Printer};
 use crate::reserved::{self, RESERVED};
 use crate::verbs::{
-    events, example, ledger, lists, load, logs, moves, node, role, scale, show, system, token, workload,
+    breaker, events, example, ledger, lists, load, logs, moves, node, role, scale, show, system, token, workload,
 };
 
 /// Control plane for elastic GPU pools: every change is an event on a ledger that can be replayed and verified.
@@ -164,6 +164,8 @@ pub enum Verb {
     Events(events::EventsArgs),
     /// Print an instance's output
     Logs(logs::LogsArgs),
+    /// Show, confirm or reset the breaker that stops mass moves
+    Breaker(breaker::BreakerArgs),
     /// Forget a lost node
     Node(node::NodeArgs),
     /// Put load on a URL and report what its clients saw
@@ -202,7 +204,7 @@ const GROUPS: &[(&str, &[&str])] = &[
             "logs",
         ],
     ),
-    ("Operate", &["drain", "cordon", "uncordon", "move", "node"]),
+    ("Operate", &["drain", "cordon", "uncordon", "move", "breaker", "node"]),
     ("Ledger", &["events", "export", "verify"]),
     ("Tools", &["load", "doctor", "version", "completion"]),
 ];

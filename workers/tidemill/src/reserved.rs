@@ -50,12 +50,6 @@ pub const RESERVED: &[Reserved] = &[
         NO_SUBSTITUTE,
     ),
     reserved(
-        "breaker",
-        "Show or reset the breaker that stops mass moves",
-        "tidemill breaker show",
-        NO_SUBSTITUTE,
-    ),
-    reserved(
         "incident",
         "Tell a switch's whole story on one page",
         "tidemill incident sw-4f",

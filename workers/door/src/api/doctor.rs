@@ -9,7 +9,7 @@ use tidemill_bus::ledger::FindingState;
 use tidemill_domain::state::State as CellState;
 use tidemill_domain::state::node::NodeState;
 
-use super::{hardware, probes};
+use super::{breaker, hardware, probes};
 use crate::health::{Check, CheckState};
 use crate::shared::Shared;
 
@@ -39,6 +39,7 @@ pub(crate) async fn doctor(State(shared): State<Arc<Shared>>) -> Json<Vec<Check>
     }
     shared.deps.view.read(|state| {
         cell(state, &mut checks);
+        breaker::examine(state, &mut checks);
         hardware::examine(state, &shared.telemetry, &mut checks);
     });
     checks.sort_by_key(|check| std::cmp::Reverse(check.state));

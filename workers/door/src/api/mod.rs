@@ -1,6 +1,7 @@
 //! Handlers of the REST API, one file a family.
 
 pub(crate) mod apply;
+pub(crate) mod breaker;
 pub(crate) mod doctor;
 pub(crate) mod events;
 mod hardware;

@@ -45,8 +45,8 @@ const DEVICES: Keys = Keys {
     reserved: &[],
 };
 const SCALE: Keys = Keys {
-    known: &["min", "max", "target"],
-    reserved: &["standby", "singleton", "forecast", "schedule"],
+    known: &["min", "max", "standby", "target"],
+    reserved: &["singleton", "forecast", "schedule"],
 };
 const TARGET: Keys = Keys {
     known: &["concurrency"],
@@ -178,7 +178,7 @@ fn scale(scale: &Object<'_>) -> Result<Scale> {
         min,
         max,
         concurrency: target.get("concurrency").map(|f| f.whole(1..=1_000_000)).transpose()?,
-        standby: 0,
+        standby: scale.get("standby").map_or(Ok(0), |f| f.whole(0..=max))?,
         singleton: false,
     })
 }

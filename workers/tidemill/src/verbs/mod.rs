@@ -3,6 +3,7 @@
 //! A verb takes its arguments and the global ones, asks or tells the control plane, and prints data to stdout and
 //! everything else to stderr. It returns [`CliError`] for anything that is not exit 0 and never ends the process itself.
 
+pub mod breaker;
 pub mod events;
 pub mod example;
 pub mod follow;
@@ -37,6 +38,7 @@ pub async fn run(cli: Cli) -> Result<(), CliError> {
         Verb::Cordon(args) => moves::cordon(args, &global).await,
         Verb::Uncordon(args) => moves::uncordon(args, &global).await,
         Verb::Move(args) => moves::move_instance(args, &global).await,
+        Verb::Breaker(args) => breaker::run(args, &global).await,
         Verb::Node(args) => node::run(args, &global).await,
         Verb::Token(args) => token::run(args, &global).await,
         Verb::Apply(args) => workload::apply(args, &global).await,
