@@ -61,7 +61,11 @@ pub(super) fn promote(
         let instance = of_it(id)?;
         if !instance.standby || instance.state != InstanceState::Ready {
             let what = format!("instance {id}");
-            return Err(wrong(what, instance.state_name(), "only a standby that answers is promoted"));
+            return Err(wrong(
+                what,
+                instance.state_name(),
+                "only a standby that answers is promoted",
+            ));
         }
     }
     for id in &stood_by {
@@ -72,7 +76,11 @@ pub(super) fn promote(
         );
         if instance.standby || !starts || instance.ready_at.is_some() {
             let what = format!("instance {id}");
-            return Err(wrong(what, instance.state_name(), "what has served does not go to stand by"));
+            return Err(wrong(
+                what,
+                instance.state_name(),
+                "what has served does not go to stand by",
+            ));
         }
     }
     if promoted.is_empty() && stood_by.is_empty() {

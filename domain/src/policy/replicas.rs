@@ -269,10 +269,17 @@ fn active(state: &State, service: &Service, staying: &[&Instance], now: Timestam
         .min(serving.len());
     drain(service, &serving[..spare], StopReason::Replaced, out);
 
-    let promoted = promote(state, service, &standbys, (ready + serving.len() + leaving, kept.len()), out);
+    let promoted = promote(
+        state,
+        service,
+        &standbys,
+        (ready + serving.len() + leaving, kept.len()),
+        out,
+    );
     let standing_by = standing_by + stood_by - promoted;
     let missing = desired.saturating_sub(kept.len() + promoted + state.held_by_breaker(service));
-    let room = (desired + surge(service.desired) as usize).saturating_sub(kept.len() + promoted + serving.len() - spare);
+    let room =
+        (desired + surge(service.desired) as usize).saturating_sub(kept.len() + promoted + serving.len() - spare);
     let wanted = missing.min(room);
     // Standbys come once nothing else is to be started: what serves goes first.
     let lacking = match missing {
@@ -304,7 +311,9 @@ fn active(state: &State, service: &Service, staying: &[&Instance], now: Timestam
 }
 
 fn chunks(count: usize) -> impl Iterator<Item = u32> {
-    (0..count).step_by(CHUNK).map(move |from| (count - from).min(CHUNK) as u32)
+    (0..count)
+        .step_by(CHUNK)
+        .map(move |from| (count - from).min(CHUNK) as u32)
 }
 
 /// Replicas beyond what is wanted leave, except that those which never served stand by, as far as standbys lack. Answers
@@ -366,9 +375,7 @@ fn trim_standbys(
 ) {
     let made = service.made_generation();
     let (current, older): (Vec<&Instance>, Vec<&Instance>) = standbys.iter().partition(|i| i.generation == made);
-    let surplus = current
-        .len()
-        .saturating_sub(service.standbys() as usize + promoted);
+    let surplus = current.len().saturating_sub(service.standbys() as usize + promoted);
     drain(service, &current[..surplus], StopReason::ScaledDown, out);
     if older_serving == 0 {
         drain(service, &older, StopReason::Replaced, out);

@@ -18,10 +18,10 @@ use crate::commit::Address;
 use crate::id::NodeId;
 use crate::time::{Span, Timestamp};
 
-use super::{Entity, EventMeta, State, Touched};
 use super::instance::{Displaced, Instance};
 use super::node::{Node, NodeState};
 use super::service::Service;
+use super::{Entity, EventMeta, State, Touched};
 
 /// Fewer doubted nodes than this are moved away from without asking.
 pub const LEAST_NODES: usize = 5;
@@ -91,7 +91,10 @@ impl State {
                 || one_more.is_some_and(|(id, _)| id == node.id)
         };
         let lost: Vec<&Node> = self.nodes.values().filter(|n| doubted(n)).collect();
-        let steady = self.nodes.values().filter(|n| n.state == NodeState::Ready && !doubted(n));
+        let steady = self
+            .nodes
+            .values()
+            .filter(|n| n.state == NodeState::Ready && !doubted(n));
         let of = lost.len() + steady.count();
         let providers: BTreeSet<&str> = lost.iter().map(|n| n.provider.as_str()).collect();
         let many = lost.len() >= LEAST_NODES && lost.len() * SHARE >= of && providers.len() >= LEAST_PROVIDERS;

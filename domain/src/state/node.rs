@@ -73,7 +73,11 @@ impl Node {
     /// meanwhile stays: moving it would be one more disturbance.
     pub fn steady_at(&self) -> Option<Timestamp> {
         let last = *self.doubts.back()?;
-        let close = self.doubts.iter().filter(|at| last.since(**at) <= DOUBTS_WITHIN).count();
+        let close = self
+            .doubts
+            .iter()
+            .filter(|at| last.since(**at) <= DOUBTS_WITHIN)
+            .count();
         let beyond = close.checked_sub(UNSTEADY_AFTER)?;
         let wait = STEADY_FOR.micros() << beyond.min(DOUBTS_KEPT);
         Some(last + Span::from_micros(wait).min(STEADY_AT_MOST))

@@ -67,12 +67,14 @@ pub fn schedule(cell: &mut Cell) {
 /// What the round says about a service that waits.
 pub fn deferral(cell: &Cell, of: &str) -> tidemill_domain::events::placement::Explanation {
     let id = service(cell, of);
-    let found = placement::round(&cell.state, cell.now).into_iter().find_map(|d| match d {
-        Decision::Defer {
-            service, explanation, ..
-        } if service == id => Some(explanation),
-        _ => None,
-    });
+    let found = placement::round(&cell.state, cell.now)
+        .into_iter()
+        .find_map(|d| match d {
+            Decision::Defer {
+                service, explanation, ..
+            } if service == id => Some(explanation),
+            _ => None,
+        });
     found.unwrap()
 }
 

@@ -2,9 +2,9 @@
 
 use tidemill_domain::command::Command;
 use tidemill_domain::decide::ROLLOUT_TRIES;
-use tidemill_domain::policy::replicas::reconcile;
 use tidemill_domain::events::service::ServiceSpec;
 use tidemill_domain::id::InstanceId;
+use tidemill_domain::policy::replicas::reconcile;
 use tidemill_domain::state::instance::InstanceState;
 use tidemill_domain::state::service::Service;
 use tidemill_domain::time::Span;
@@ -124,7 +124,11 @@ fn what_dies_soon_after_it_was_ready_replaces_nothing() {
         all_ready(&mut cell, "hello");
         cell.wait(Span::from_secs(1));
         schedule(&mut cell);
-        assert_eq!(ready_of(&cell, 1), REPLICAS as usize, "none goes before its replacement is proven");
+        assert_eq!(
+            ready_of(&cell, 1),
+            REPLICAS as usize,
+            "none goes before its replacement is proven"
+        );
         let new: Vec<InstanceId> = live(&cell, "hello")
             .into_iter()
             .filter(|i| is_ready_of(i, 2))
@@ -154,7 +158,10 @@ fn what_stays_ready_for_its_hold_replaces_the_old() {
     schedule(&mut cell);
     assert_eq!((ready_of(&cell, 1), ready_of(&cell, 2)), (REPLICAS as usize, 1));
     let wake = reconcile(&cell.state, service(&cell, "hello"), cell.now).next_wake;
-    assert!(wake.is_some_and(|at| at <= cell.now + Span::from_secs(2)), "it wakes when the hold is over");
+    assert!(
+        wake.is_some_and(|at| at <= cell.now + Span::from_secs(2)),
+        "it wakes when the hold is over"
+    );
     for _ in 0..20 {
         cell.wait(Span::from_secs(2));
         roll(&mut cell);

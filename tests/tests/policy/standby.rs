@@ -116,15 +116,24 @@ fn a_standby_serves_in_the_very_round_in_which_a_node_is_doubted() {
     let lost = ready_replicas(&cell)[0];
     let name = node_of(&cell, lost);
     suspect(&mut cell, &name);
-    let promotes = |action: &ReplicaAction| matches!(action, ReplicaAction::Promote { promoted, .. } if *promoted == [standby]);
-    assert!(actions(&cell, "hello").iter().any(promotes), "{:?}", actions(&cell, "hello"));
+    let promotes =
+        |action: &ReplicaAction| matches!(action, ReplicaAction::Promote { promoted, .. } if *promoted == [standby]);
+    assert!(
+        actions(&cell, "hello").iter().any(promotes),
+        "{:?}",
+        actions(&cell, "hello")
+    );
     schedule(&mut cell);
     assert!(ready_replicas(&cell).contains(&standby));
     let switch = cell.state.switches.values().find(|s| s.instance == lost).unwrap();
     assert_eq!(switch.replacement, Some(standby), "the switch says who took over");
     assert_eq!(standbys(&cell).len(), 1, "and another is being made");
     settle(&mut cell);
-    assert_eq!((ready_replicas(&cell).len(), standbys(&cell).len()), (3, 1), "two for certain, one perhaps");
+    assert_eq!(
+        (ready_replicas(&cell).len(), standbys(&cell).len()),
+        (3, 1),
+        "two for certain, one perhaps"
+    );
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use postcard_schema::Schema;
 use serde::{Deserialize, Serialize};
 
-use crate::id::{NodeId, ServiceId};
 use crate::events::instance::Placement;
+use crate::id::{NodeId, ServiceId};
 
 /// Version 1 of [`InstancesPlaced`](crate::events::instance::InstancesPlaced).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Schema)]

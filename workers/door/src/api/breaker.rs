@@ -64,7 +64,11 @@ fn breaker(state: &CellState) -> Value {
 
 /// Instances that would be replaced were it not tripped.
 fn held(state: &CellState) -> usize {
-    state.services.values().map(|service| state.held_by_breaker(service)).sum()
+    state
+        .services
+        .values()
+        .map(|service| state.held_by_breaker(service))
+        .sum()
 }
 
 fn sentence(state: &CellState) -> String {

@@ -60,6 +60,8 @@ pub async fn run(args: BreakerArgs, global: &GlobalArgs) -> Result<(), CliError>
         BreakerVerb::Reset(args) => ("reset", args.reason),
     };
     let path = format!("/v1/breaker/{verb}");
-    let answer = server.post(&path, &Query::default(), &json!({"reason": reason})).await?;
+    let answer = server
+        .post(&path, &Query::default(), &json!({"reason": reason}))
+        .await?;
     report(&answer, "accepted", global)
 }
