@@ -50,11 +50,12 @@ pub fn step(cell: &mut Cell, number: u64) {
     let nodes: Vec<NodeId> = cell.state.nodes.keys().copied().collect();
     let services: Vec<ServiceId> = cell.state.services.keys().copied().collect();
     let instances: Vec<InstanceId> = cell.state.instances.keys().copied().collect();
-    let command = match choice.below(25) {
+    let command = match choice.below(28) {
         0 | 1 => Some(joining(cell, &mut choice)),
         2 => choice.of(&nodes).map(|node| node_command(node, &mut choice)),
         3 => {
             let mut declared = spec(choice.below(4) as u32, 4);
+            declared.scale.standby = [0, 0, 1, 2][choice.below(4)].min(declared.scale.max);
             declared.devices.share = [Milli::WHOLE, Milli(500), Milli(334)][choice.below(3)];
             declared.run.command = vec![["serve", "serve2"][choice.below(2)].to_owned()];
             Some(apply(["alpha", "beta", "gamma"][choice.below(3)], declared))
@@ -104,6 +105,30 @@ pub fn step(cell: &mut Cell, number: u64) {
                 })
             })
         }
+        24 => choice
+            .of(&services)
+            .map(|service| standby_command(cell, service, &mut choice)),
+        25 if choice.below(2) == 0 => {
+            for node in nodes {
+                let silent = Span::from_secs(3);
+                let reason = "all at once".to_owned();
+                let closed = false;
+                let _ = cell.ask(Command::SuspectNode {
+                    node,
+                    silent,
+                    closed,
+                    reason,
+                });
+            }
+            None
+        }
+        25 => {
+            let reason = "chosen".to_owned();
+            Some(match choice.below(2) {
+                0 => Command::ConfirmBreaker { reason },
+                _ => Command::ResetBreaker { reason },
+            })
+        }
         17 => Some(Command::ReleaseInstances {
             instances: instances.clone().into_iter().take(200).collect(),
         }),
@@ -143,8 +168,10 @@ fn scheduler(cell: &mut Cell) {
 }
 
 fn joining(cell: &Cell, choice: &mut Choice) -> Command {
-    let node = ["n1", "n2", "n3"][choice.below(3)];
+    const NAMES: [&str; 12] = ["n1", "n2", "n3", "n1", "n2", "n3", "n1", "n2", "n4", "n5", "n6", "n7"];
+    let node = NAMES[choice.below(NAMES.len())];
     let mut joining = join(node, 1 + choice.below(3));
+    joining.provider = if node > "n4" { "lent".into() } else { "own".into() };
     if choice.below(4) == 0 {
         joining.agent_id = format!("agent-{}", choice.below(9));
     }
@@ -219,6 +246,24 @@ fn service_command(service: ServiceId, generation: u64, choice: &mut Choice) -> 
         6 => Command::RollBackService { service },
         7 => Command::HaltRollout { service, generation },
         _ => Command::SettleService { service },
+    }
+}
+
+/// Asks for standbys, or changes the places of any two of its instances: often of the wrong kind.
+fn standby_command(cell: &Cell, service: ServiceId, choice: &mut Choice) -> Command {
+    let found = &cell.state.services[&service];
+    let live: Vec<InstanceId> = found.live.iter().copied().collect();
+    match choice.below(3) {
+        0 => Command::RequestStandbys {
+            service,
+            generation: found.generation,
+            count: choice.below(3) as u32,
+        },
+        n => Command::PromoteStandbys {
+            service,
+            promoted: choice.of(&live).into_iter().collect(),
+            stood_by: choice.of(&live).into_iter().take(n - 1).collect(),
+        },
     }
 }
 

@@ -276,7 +276,9 @@ fn active(state: &State, service: &Service, staying: &[&Instance], now: Timestam
         (ready + serving.len() + leaving, kept.len()),
         out,
     );
-    let standing_by = standing_by + stood_by - promoted;
+    // What is on its way beyond what is wanted then stands by in the next round.
+    let beyond = (kept.len() + promoted).saturating_sub(desired);
+    let standing_by = standing_by + stood_by - promoted + beyond;
     let missing = desired.saturating_sub(kept.len() + promoted + state.held_by_breaker(service));
     let room =
         (desired + surge(service.desired) as usize).saturating_sub(kept.len() + promoted + serving.len() - spare);

@@ -361,3 +361,76 @@ fn patience_follows_a_nodes_own_rhythm_and_where_it_stands() {
     assert!(cloud < Span::from_millis(4_100), "{cloud}");
     assert!(cafe > Span::from_secs(5) && cafe < Span::from_millis(6_100), "{cafe}");
 }
+
+/// Doubts and recoveries a node went through, with what came of each.
+fn flap(cell: &mut Cell, name: &str, times: usize) {
+    let id = node(cell, name);
+    for _ in 0..times {
+        cell.wait(Span::from_secs(20));
+        cell.given(Command::SuspectNode {
+            node: id,
+            silent: Span::from_secs(3),
+            closed: false,
+            reason: "silent".into(),
+        });
+        cell.wait(Span::from_secs(1));
+        cell.given(Command::RecoverNode {
+            node: id,
+            reason: "heard".into(),
+        });
+    }
+}
+
+#[test]
+fn a_node_that_flaps_gets_no_new_work_for_longer_each_time_and_keeps_what_it_has() {
+    use crate::drive::{all_ready, deferral, live, schedule};
+    use tidemill_domain::events::placement::Filter;
+    use tidemill_tests::make::{apply, spec};
+
+    let mut cell = Cell::new();
+    cell.given(Command::JoinNode(join("n1", 2)));
+    cell.given(apply("old", spec(1, 4)));
+    schedule(&mut cell);
+    all_ready(&mut cell, "old");
+    let kept = live(&cell, "old")[0].id;
+
+    flap(&mut cell, "n1", 2);
+    let id = node(&cell, "n1");
+    assert_eq!(cell.state.nodes[&id].steady_at(), None, "twice is chance");
+    let mut waits = vec![];
+    for _ in 0..6 {
+        flap(&mut cell, "n1", 1);
+        let node = &cell.state.nodes[&id];
+        waits.push(node.steady_at().unwrap().since(*node.doubts.back().unwrap()));
+    }
+    let seconds = |s: &[u64]| s.iter().map(|s| Span::from_secs(*s)).collect::<Vec<_>>();
+    assert_eq!(waits, seconds(&[30, 60, 120, 240, 480, 600]));
+
+    cell.given(apply("new", spec(1, 4)));
+    schedule(&mut cell);
+    assert!(live(&cell, "new")[0].node.is_none(), "no new work");
+    assert_eq!(live(&cell, "old")[0].id, kept, "what runs there stays");
+    let why = deferral(&cell, "new");
+    assert!(
+        why.filtered.iter().any(|f| f.filter == Filter::NodeUnsteady),
+        "{:?}",
+        why.filtered
+    );
+    cell.wait(Span::from_secs(601));
+    schedule(&mut cell);
+    assert!(live(&cell, "new")[0].node.is_some(), "steady again");
+}
+
+#[test]
+fn an_operator_may_trust_a_node_that_flapped_at_once() {
+    let mut cell = Cell::new();
+    cell.given(Command::JoinNode(join("n1", 2)));
+    flap(&mut cell, "n1", 4);
+    let id = node(&cell, "n1");
+    assert!(cell.state.nodes[&id].steady_at().is_some());
+    cell.given(Command::UncordonNode {
+        node: id,
+        reason: "new cable".into(),
+    });
+    assert_eq!(cell.state.nodes[&id].steady_at(), None);
+}

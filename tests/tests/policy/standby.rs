@@ -7,7 +7,6 @@ use tidemill_domain::events::node::DrainCause;
 use tidemill_domain::events::service::ServiceSpec;
 use tidemill_domain::id::InstanceId;
 use tidemill_domain::policy::replicas::ReplicaAction;
-use tidemill_domain::state::instance::InstanceState;
 use tidemill_domain::time::Span;
 use tidemill_tests::cell::Cell;
 use tidemill_tests::make::{apply, fact, failed, join, spec};
@@ -33,12 +32,13 @@ fn standing_by() -> Cell {
     cell.given(of_provider("n1", "own", 1));
     cell.given(of_provider("n2", "own", 2));
     cell.given(of_provider("n3", "lent", 2));
-    let mut spec = with_standbys(2, 1);
-    spec.placement.spread = tidemill_domain::events::service::Spread::None;
-    cell.given(apply("hello", spec));
+    cell.given(apply("hello", with_standbys(2, 1)));
     schedule(&mut cell);
     all_ready(&mut cell, "hello");
     schedule(&mut cell);
+    let mut nodes: Vec<String> = live(&cell, "hello").iter().map(|i| node_of(&cell, i.id)).collect();
+    nodes.sort();
+    assert_eq!(nodes, ["n1", "n2", "n3"], "each on a node of its own");
     cell
 }
 
@@ -252,7 +252,6 @@ fn a_rollout_takes_standbys_along_and_the_old_ones_last() {
     let mut cell = standing_by();
     let old = standbys(&cell)[0];
     let mut changed = with_standbys(2, 1);
-    changed.placement.spread = tidemill_domain::events::service::Spread::None;
     changed.run.command.push("--faster".into());
     cell.given(apply("hello", changed));
     let mut seen_old_serving_without_old_standby = false;
@@ -296,9 +295,7 @@ fn a_changed_number_of_standbys_is_followed() {
     let mut cell = standing_by();
     let before = ready_replicas(&cell);
     for (wanted, expected) in [(0, 0), (1, 1), (2, 2)] {
-        let mut changed = with_standbys(2, wanted);
-        changed.placement.spread = tidemill_domain::events::service::Spread::None;
-        cell.given(apply("hello", changed));
+        cell.given(apply("hello", with_standbys(2, wanted)));
         settle(&mut cell);
         assert_eq!(standbys(&cell).len(), expected);
         assert_eq!(ready_replicas(&cell).len(), before.len());
