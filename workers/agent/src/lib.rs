@@ -20,6 +20,7 @@ pub mod example;
 mod id;
 mod inspection;
 mod launch;
+pub mod leave;
 mod logs;
 mod machine;
 mod monitor;

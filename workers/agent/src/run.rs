@@ -20,6 +20,7 @@ use crate::{
     core::{Core, CoreConfig},
     inspection,
     launch::{Homes, Launcher},
+    leave::{LeaveStage, Owner},
     outbox::{Memory, Outbox},
     runner::{Runner, Vitals},
     session::Session,
@@ -79,6 +80,12 @@ pub async fn run(config: AgentConfig, shutdown: CancellationToken) -> Result<(),
     let mut runner = Runner::new(core, launcher, outbox.clone(), inputs.clone(), vitals);
     runner.adopt(findings).await;
     let inspected = inspection::begin(&config, &boot_id, adopted == 0);
+    let (wishes, wished) = mpsc::channel(4);
+    let (stage, staged) = watch::channel(LeaveStage::NotAsked);
+    let owner = Owner::listen(&config.data_dir, wishes, staged).map_err(|source| AgentError::DataDir {
+        path: config.data_dir.display().to_string(),
+        source,
+    })?;
     let session = Session {
         config,
         boot_id,
@@ -89,6 +96,9 @@ pub async fn run(config: AgentConfig, shutdown: CancellationToken) -> Result<(),
         questions,
         vitals: vitals_seen,
         inspected,
+        wished,
+        stage,
+        leaving: None,
     };
     // Whichever ends first, by order or by defect, ends the other.
     let both = shutdown.child_token();
@@ -100,13 +110,13 @@ pub async fn run(config: AgentConfig, shutdown: CancellationToken) -> Result<(),
         }
     });
     let session = tokio::spawn({
-        let guard = both.clone().drop_guard();
+        let (both, guard) = (both.clone(), both.clone().drop_guard());
         async move {
             let _guard = guard;
             session.run(both).await
         }
     });
-    let (runner, session) = tokio::join!(runner, session);
+    let (runner, session, ()) = tokio::join!(runner, session, owner.run(both));
     runner
         .and(session)
         .map_err(|error| AgentError::Defect(error.to_string()))?

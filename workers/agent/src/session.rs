@@ -22,6 +22,7 @@ use crate::{
     core::Input,
     inspection::Inspected,
     launch::Homes,
+    leave::{LeaveStage, Wish},
     logs::LogReaders,
     machine::{self, CpuMeter, TrafficMeter},
     outbox::{Outbox, OutboxClosed},
@@ -51,6 +52,12 @@ pub(crate) struct Session {
     pub(crate) vitals: watch::Receiver<Vitals>,
     /// What the node measured of itself; the first greeting waits for it.
     pub(crate) inspected: watch::Receiver<Option<Inspected>>,
+    /// What the machine's owner asks.
+    pub(crate) wished: mpsc::Receiver<Wish>,
+    /// How far that is.
+    pub(crate) stage: watch::Sender<LeaveStage>,
+    /// The wish under way: repeated on each connection, since a server that took it may be gone.
+    pub(crate) leaving: Option<Wish>,
 }
 
 /// State of one connection.
@@ -66,6 +73,8 @@ struct Talk {
 enum Ending {
     /// It was told to, or the other side of a channel is gone.
     Told,
+    /// The node is empty and out of the pool.
+    Left,
     /// No server will ever take it as it is.
     Refused(Box<Problem>),
 }
@@ -121,16 +130,20 @@ impl Session {
             }
         };
         if let Some(talk) = talk {
+            let left = matches!(ending, Ending::Left);
             let goodbye = Goodbye {
-                reason: "the agent was asked to end; its instances run on".to_owned(),
-                leaving: false,
+                reason: match left {
+                    true => "the node has left the pool".to_owned(),
+                    false => "the agent was asked to end; its instances run on".to_owned(),
+                },
+                leaving: left,
             };
             // Full or gone: the door then sees the connection end.
             let _ = talk.connection.try_send(AgentMessage::Goodbye(goodbye));
         }
         link.close().await;
         match ending {
-            Ending::Told => Ok(()),
+            Ending::Told | Ending::Left => Ok(()),
             Ending::Refused(problem) => Err(problem),
         }
     }
@@ -173,6 +186,23 @@ impl Session {
                     }
                 }
             },
+            Some(wish) = self.wished.recv() => {
+                self.leaving = Some(wish);
+                self.stage.send_replace(LeaveStage::Asked);
+                if let Some(talk) = talk {
+                    self.pass_on(talk).await;
+                }
+            }
+            Ok(()) = self.vitals.changed() => {
+                let running = self.vitals.borrow_and_update().running;
+                self.stage.send_if_modified(|stage| match stage {
+                    LeaveStage::Draining { running: before } if *before != running => {
+                        *before = running;
+                        true
+                    }
+                    _ => false,
+                });
+            }
             changed = self.outbox.changed() => {
                 changed?;
                 if let Some(talk) = talk {
@@ -265,6 +295,7 @@ impl Session {
                 beats.every(&welcome);
                 self.tell(Input::Connected).await?;
                 self.send_facts(talk).await?;
+                self.pass_on(talk).await;
             }
             DoorMessage::Desired(desired) => self.tell(Input::Desired(desired)).await?,
             DoorMessage::FactsAck { through } => {
@@ -281,6 +312,20 @@ impl Session {
                 talk.readers.begin(&self.homes, wanted, talk.connection.clone());
             }
             DoorMessage::LogsDone { request } => talk.readers.end(&request),
+            DoorMessage::Leaving => {
+                let running = self.vitals.borrow().running;
+                self.stage.send_replace(LeaveStage::Draining { running });
+            }
+            DoorMessage::LeaveRefused(problem) => {
+                tracing::error!(code = problem.code, %problem, "the control plane does not let this node go");
+                self.leaving = None;
+                self.stage.send_replace(LeaveStage::Refused { problem });
+            }
+            DoorMessage::Left { reason } => {
+                tracing::info!(reason, "this node has left the pool");
+                self.stage.send_replace(LeaveStage::Left { reason });
+                return Err(Ending::Left);
+            }
             DoorMessage::Refused(problem) => {
                 tracing::error!(code = problem.code, %problem, "the control plane refuses this node");
                 refusals.take(Some(problem))?;
@@ -294,6 +339,14 @@ impl Session {
 
     async fn tell(&self, input: Input) -> Result<(), Ending> {
         self.inputs.send(input).await.map_err(|_| Ending::Told)
+    }
+
+    /// Tells the control plane what the owner wants, if anything.
+    async fn pass_on(&self, talk: &Talk) {
+        if let (true, Some(wish)) = (talk.welcomed, &self.leaving) {
+            // Gone: it is told again after the next greeting.
+            let _ = talk.connection.send(AgentMessage::Leave(wish.message())).await;
+        }
     }
 
     async fn send_facts(&self, talk: &mut Talk) -> Result<(), Ending> {

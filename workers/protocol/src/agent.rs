@@ -29,6 +29,8 @@ pub enum AgentMessage {
     Facts(Facts),
     /// A part of an instance's output, as answer to [`DoorMessage::LogsWanted`].
     Logs(LogPart),
+    /// Its owner takes the machine back.
+    Leave(Leave),
     /// The agent is about to end on purpose; its instances run on under their shims.
     Goodbye(Goodbye),
     /// A message of a newer agent.
@@ -55,6 +57,15 @@ pub enum DoorMessage {
     LogsDone {
         /// The request.
         request: String,
+    },
+    /// The node is being emptied, as [`AgentMessage::Leave`] asked.
+    Leaving,
+    /// What [`AgentMessage::Leave`] asked cannot be; the node stays in the pool.
+    LeaveRefused(#[serde(with = "crate::problem::nested")] Problem),
+    /// The node is empty and no longer in the pool: the agent may end.
+    Left {
+        /// One sentence.
+        reason: String,
     },
     /// The connection ends now; `code` says whether trying again helps.
     Refused(#[serde(with = "crate::problem::nested")] Problem),
@@ -277,6 +288,17 @@ pub struct InstanceStatus {
     /// Devices it holds, by UUID.
     #[serde(default)]
     pub devices: Vec<String>,
+}
+
+/// The node's owner takes the machine back: its work is to move elsewhere, then it leaves the pool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Leave {
+    /// One sentence, in the owner's words.
+    pub reason: String,
+    /// By when the node is to be empty, in milliseconds from now, with replacements or without. `None`: whenever its work
+    /// has been replaced.
+    #[serde(default)]
+    pub deadline_ms: Option<u64>,
 }
 
 /// Why the agent ends.

@@ -9,11 +9,14 @@ use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{WebSocket, WebSocketUpgrade};
 use axum::response::Response;
 use bytes::Bytes;
-use tidemill_domain::command::{Command, JoinNode};
+use tidemill_domain::command::{Command, DrainNode, JoinNode};
+use tidemill_domain::events::node::DrainCause;
 use tidemill_domain::id::{CredentialId, NodeId};
 use tidemill_domain::policy::work;
+use tidemill_domain::state::node::NodeState;
+use tidemill_domain::time::Span;
 use tidemill_kit::observation::{BEAT, Body};
-use tidemill_protocol::agent::{AgentMessage, Desired, DoorMessage, Hello, Welcome};
+use tidemill_protocol::agent::{AgentMessage, Desired, DoorMessage, Hello, Leave, Welcome};
 use tidemill_protocol::{MAX_MESSAGE_BYTES, Problem};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior};
@@ -121,6 +124,7 @@ async fn talk(shared: Arc<Shared>, caller: Caller, socket: WebSocket) {
     });
     outgoing.send(DoorMessage::Welcome(welcome)).await;
     let (batches, settling) = settle(&shared, node, &hello, &outgoing);
+    let (leaves, letting_go) = let_go(&shared, &caller, node, &outgoing);
     let session = Session {
         shared: &shared,
         node,
@@ -128,6 +132,7 @@ async fn talk(shared: Arc<Shared>, caller: Caller, socket: WebSocket) {
         latest,
         outgoing,
         batches,
+        leaves,
         logs,
         beats,
     };
@@ -149,7 +154,10 @@ async fn talk(shared: Arc<Shared>, caller: Caller, socket: WebSocket) {
             reason = &mut writing => {
                 break Some(reason.ok().flatten().unwrap_or_else(|| "the connection broke".to_owned()));
             }
-            () = work.notified() => session.send_desired(),
+            () = work.notified() => {
+                session.send_desired();
+                session.say_if_left().await;
+            }
             _ = resend.tick() => session.send_desired(),
             heard = reader.next() => match heard {
                 Heard::Text(text) => session.hear(&text),
@@ -170,6 +178,7 @@ async fn talk(shared: Arc<Shared>, caller: Caller, socket: WebSocket) {
     }
     drop(session);
     settling.abort();
+    letting_go.abort();
     if !writing.is_finished() {
         let _ = tokio::time::timeout(Duration::from_secs(1), &mut writing).await;
         writing.abort();
@@ -247,6 +256,42 @@ fn settle(
     (batches, settling)
 }
 
+/// Starts the task that has the node emptied when its owner takes it back: as the node that speaks, never another.
+fn let_go(
+    shared: &Arc<Shared>,
+    caller: &Caller,
+    node: NodeId,
+    outgoing: &Outgoing<DoorMessage>,
+) -> (mpsc::Sender<Leave>, tokio::task::JoinHandle<()>) {
+    let (leaves, mut asked) = mpsc::channel::<Leave>(1);
+    let (shared, caller, outgoing) = (Arc::clone(shared), caller.clone(), outgoing.clone());
+    let letting_go = tokio::spawn(async move {
+        let mut count = 0_u64;
+        while let Some(leave) = asked.recv().await {
+            count += 1;
+            let command = Command::DrainNode(DrainNode {
+                node,
+                cause: DrainCause::Leave,
+                reason: translate_agent::shorten(leave.reason.trim()),
+                deadline: leave.deadline_ms.map(Span::from_millis),
+            });
+            let envelope = caller.envelope_for(&format!("leave {count}"), command);
+            let answered = shared.submit(envelope, shared.config.limits.submit_patience).await;
+            let message = match answered {
+                Ok(_) => DoorMessage::Leaving,
+                Err(error) => {
+                    let Refusal(problem) = error.into();
+                    DoorMessage::LeaveRefused(*problem)
+                }
+            };
+            if !outgoing.send(message).await {
+                return;
+            }
+        }
+    });
+    (leaves, letting_go)
+}
+
 struct Session<'a> {
     shared: &'a Shared,
     node: NodeId,
@@ -254,6 +299,7 @@ struct Session<'a> {
     latest: watch::Sender<Option<super::registry::Snapshot>>,
     outgoing: Outgoing<DoorMessage>,
     batches: mpsc::Sender<Batch>,
+    leaves: mpsc::Sender<Leave>,
     logs: Arc<super::logs::LogTable>,
     beats: watch::Sender<()>,
 }
@@ -268,6 +314,17 @@ impl Session<'_> {
         });
         if let Some(snapshot) = socket::encode(&DoorMessage::Desired(desired)) {
             self.latest.send_replace(Some(snapshot));
+        }
+    }
+
+    /// Tells the agent that its node is out of the pool.
+    async fn say_if_left(&self) {
+        let left = self.shared.deps.view.read(|state| {
+            let node = state.nodes.get(&self.node)?;
+            (node.state == NodeState::Left).then(|| node.reason.clone())
+        });
+        if let Some(reason) = left {
+            self.outgoing.send(DoorMessage::Left { reason }).await;
         }
     }
 
@@ -308,6 +365,10 @@ impl Session<'_> {
                 if !self.logs.part(part) {
                     self.outgoing.try_send(DoorMessage::LogsDone { request });
                 }
+            }
+            Ok(AgentMessage::Leave(leave)) => {
+                // One that finds no room comes while another is being decided; the agent asks again when it reconnects.
+                let _ = self.leaves.try_send(leave);
             }
             Ok(AgentMessage::Goodbye(goodbye)) => self.shared.observer.heard(&Body::NodeGoodbye {
                 node: self.node,

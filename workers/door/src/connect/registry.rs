@@ -29,7 +29,7 @@ pub(super) struct AgentEntry {
     /// Changes with each beat; its sender goes with the connection.
     beats: watch::Receiver<()>,
     signals: Signals,
-    /// Woken when the node's work changed.
+    /// Woken when the node's work or stage changed.
     pub(super) work: Arc<Notify>,
     /// The change it was woken for last.
     seen: Address,
@@ -188,13 +188,14 @@ impl Registry {
         }
     }
 
-    /// Wakes the connections of nodes whose work changed.
+    /// Wakes the connections of nodes whose work or stage changed.
     pub(super) fn wake_changed(&self, state: &State) {
         for (node, entry) in &mut *self.agents() {
             if let Some(node) = state.nodes.get(node)
-                && node.work_changed != entry.seen
+                && let changed = node.work_changed.max(node.changed)
+                && changed != entry.seen
             {
-                entry.seen = node.work_changed;
+                entry.seen = changed;
                 entry.work.notify_one();
             }
         }

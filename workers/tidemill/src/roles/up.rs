@@ -119,7 +119,12 @@ type AgentTask = tokio::task::JoinHandle<Result<(), CliError>>;
 async fn ended(agent: &mut Option<AgentTask>) -> Result<(), CliError> {
     match agent {
         None => std::future::pending().await,
-        Some(agent) => match agent.await {
+        Some(running) => match running.await {
+            // Its owner took the machine out of the pool; the pool goes on without it.
+            Ok(Ok(())) => {
+                *agent = None;
+                std::future::pending().await
+            }
             Ok(ended) => ended,
             Err(died) => Err(CliError::new(
                 Exit::Error,

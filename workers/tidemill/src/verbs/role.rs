@@ -5,18 +5,24 @@
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
+use serde_json::json;
 use tidemill_agent::devices::Drivers;
+use tidemill_agent::leave::{self, LeaveError, LeaveStage};
 use tidemill_client::{ServerUrl, Token};
 use tidemill_gateway::{Limits, TlsFiles};
+use tidemill_protocol::agent::Leave;
 
 use crate::cli::GlobalArgs;
-use crate::exit::CliError;
+use crate::exit::{CliError, Exit};
+use crate::output::{note, print};
 use crate::paths;
 use crate::roles::{self, AgentOptions, GatewayOptions, ServerOptions, UpOptions, WorkerName, WorkerOptions};
-use crate::time::parse_duration;
+use crate::time::{parse_duration, short_span};
+
+use super::follow::until_interrupt;
 
 const UP_EXAMPLES: &str = "\
 Examples:
@@ -43,6 +49,11 @@ const AGENT_EXAMPLES: &str = "\
 Examples:
   tidemill agent --server http://server-1:7070 --token-file node.token --data /var/lib/tidemill-agent --name gpu-1 --supply idc --provider own --region east --zone a --devices auto
   tidemill agent --server http://server-1:7070 --token-file node.token --data ./agent --name cafe-7 --supply cafe --provider netbar --region south --zone b --tunnel --devices cpu*4";
+
+const LEAVE_EXAMPLES: &str = "\
+Examples:
+  tidemill agent leave --data /var/lib/tidemill-agent
+  tidemill agent leave --data ./agent --deadline 5m --reason 'closing time'";
 
 const SUPPLY: [&str; 6] = ["idc", "cloud", "enterprise", "cafe", "pc", "partner"];
 
@@ -256,13 +267,23 @@ pub struct AgentArgs {
 /// What else an agent can be told.
 #[derive(Debug, Subcommand)]
 pub enum AgentVerb {
-    /// Take this machine back (not in this release)
-    #[command(hide = true)]
-    Leave {
-        /// How long its work may take to move
-        #[arg(long, value_name = "DURATION")]
-        deadline: Option<String>,
-    },
+    /// Take this machine back: its work moves elsewhere, then the agent ends
+    Leave(LeaveArgs),
+}
+
+/// Arguments of `agent leave`.
+#[derive(Debug, Args)]
+#[command(after_help = LEAVE_EXAMPLES)]
+pub struct LeaveArgs {
+    /// Data directory of the agent that runs on this machine
+    #[arg(long, value_name = "DIR", env = "TIDEMILL_DATA", hide_env_values = true)]
+    pub data: PathBuf,
+    /// Be empty by then, with replacements or without [default: wait for replacements]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub deadline: Option<Duration>,
+    /// Why; it goes on the ledger
+    #[arg(long, value_name = "TEXT", default_value = "its owner takes the machine back")]
+    pub reason: String,
 }
 
 /// The node an agent makes of its machine.
@@ -405,11 +426,8 @@ pub async fn gateway(args: GatewayArgs, global: &GlobalArgs) -> Result<(), CliEr
 
 /// Runs `agent`.
 pub async fn agent(args: AgentArgs, global: &GlobalArgs) -> Result<(), CliError> {
-    if let Some(AgentVerb::Leave { .. }) = args.verb {
-        return Err(CliError::not_yet(
-            "`agent leave` is reserved and this release does not have it yet",
-            "stop the agent; its instances are replaced elsewhere",
-        ));
+    if let Some(AgentVerb::Leave(args)) = args.verb {
+        return leave(args, global).await;
     }
     let node = args.node.ok_or_else(|| {
         CliError::usage(
@@ -433,6 +451,47 @@ pub async fn agent(args: AgentArgs, global: &GlobalArgs) -> Result<(), CliError>
         speed_command,
     })
     .await
+}
+
+async fn leave(args: LeaveArgs, global: &GlobalArgs) -> Result<(), CliError> {
+    let wish = Leave {
+        reason: args.reason,
+        deadline_ms: args
+            .deadline
+            .map(|span| u64::try_from(span.as_millis()).unwrap_or(u64::MAX)),
+    };
+    let began = Instant::now();
+    let told = |stage: &LeaveStage| match stage {
+        LeaveStage::Asked => note("asked; the control plane has not answered yet"),
+        LeaveStage::Draining { running: 0 } => note("nothing runs here any more"),
+        LeaveStage::Draining { running: 1 } => note("1 instance still runs here; it is replaced elsewhere first"),
+        LeaveStage::Draining { running } => {
+            note(&format!(
+                "{running} instances still run here; they are replaced elsewhere first"
+            ));
+        }
+        LeaveStage::NotAsked | LeaveStage::Left { .. } | LeaveStage::Refused { .. } => {}
+    };
+    let stage = until_interrupt(leave::leave(&args.data, &wish, told)).await;
+    match stage {
+        Some(Ok(LeaveStage::Refused { problem })) => Err(problem.into()),
+        Some(Ok(LeaveStage::Left { reason })) => {
+            let after = began.elapsed();
+            let found = json!({
+                "state": "left", "after_ms": u64::try_from(after.as_millis()).unwrap_or(u64::MAX), "reason": reason,
+            });
+            note(&format!("left the pool after {}", short_span(after)));
+            print(&global.printer().object(&found)?)
+        }
+        Some(Ok(_)) => Err(CliError::told(Exit::Error, &LeaveError::Ended)),
+        Some(Err(error)) => Err(CliError::told(Exit::Error, &error)),
+        None => Err(CliError::new(
+            Exit::NotPlaced,
+            "interrupted",
+            "stopped waiting; the machine goes on leaving",
+            "an operator withdraws it with `tidemill uncordon NODE`",
+        )),
+    }
 }
 
 fn servers(global: &GlobalArgs, more: Vec<ServerUrl>) -> Vec<ServerUrl> {
