@@ -8,7 +8,7 @@ use tidemill_tests::product::{Agent, Up, eventually, get};
 
 const HELLO: &str = "kind: service\nname: hello\nrun:\n  command: [tidemill, example-service, --port, $PORT, --request-time, 5ms]\n  \
                      ready: {http: /health, timeout: 20s}\n  stop: {grace: 2s}\ndevices: {count: 1}\n\
-                     scale: {min: 4, max: 8}\nplacement: {spread: provider}\n";
+                     scale: {min: 4, max: 8, standby: 1}\nplacement: {spread: provider}\n";
 
 struct Pool {
     up: Up,
@@ -16,7 +16,7 @@ struct Pool {
 }
 
 impl Pool {
-    /// Five nodes of a provider each, and four replicas of `hello` behind the gateway.
+    /// Five nodes of a provider each, and four replicas of `hello` behind the gateway with one that stands by.
     fn start() -> Self {
         let up = Up::start_with("", &["--no-node".to_owned()]);
         let token = up.run(&["token", "create", "--role", "node"]).ok().stdout;
@@ -32,7 +32,16 @@ impl Pool {
         eventually("the route", || {
             (get(&format!("{}/hello/", up.gateway)).0 == 200).then_some(())
         });
-        Self { up, agents }
+        let pool = Self { up, agents };
+        eventually("four replicas and a standby", || {
+            (pool.ready().len() == 4 && pool.standing_by() == 1).then_some(())
+        });
+        pool
+    }
+
+    fn standing_by(&self) -> usize {
+        let rows = self.up.list("instances");
+        rows.iter().filter(|row| row["state"] == "standby").count()
     }
 
     /// Ready instances with the names of their nodes.
@@ -63,19 +72,23 @@ impl Pool {
         row["state"].as_str().unwrap().to_owned()
     }
 
-    /// Waits until each switch is closed and four replicas serve; the switches away from `node`, newest last.
+    /// Waits until each switch is closed, four replicas serve and one stands by; the switches away from `node`, newest last.
     fn settled(&self, node: &str, cause: &str) -> Vec<Value> {
         let switches = eventually(&format!("the switches away from {node} ({cause})"), || {
             let all = self.up.list("switches");
             let done = all.iter().all(|row| row["state"] != "open");
             let ours = |row: &Value| row["from_node_name"] == node && row["cause"] == cause;
             let ours: Vec<Value> = all.into_iter().filter(ours).collect();
-            (done && !ours.is_empty() && self.ready().len() == 4).then_some(ours)
+            let whole = self.ready().len() == 4 && self.standing_by() == 1;
+            (done && !ours.is_empty() && whole).then_some(ours)
         });
         for switch in &switches {
             assert_eq!(switch["state"], "replaced", "{switch}");
             assert_eq!(switch["failed_requests"], 0, "{switch}");
-            assert_eq!(switch["perceived"], false, "{switch}");
+            // An answer that had begun dies with its process, and only where nobody could know before.
+            let cut = switch["cut_streams"].as_u64().unwrap();
+            assert_eq!(switch["perceived"], cut > 0, "{switch}");
+            assert!(cut == 0 || switch["planned"] == false, "{switch}");
             assert!(switch["covered_seconds"].as_u64().unwrap() > 0, "{switch}");
             assert!(
                 switch["replace_ms"].is_u64() && switch["to_node"].is_string(),
@@ -89,11 +102,12 @@ impl Pool {
 #[test]
 fn work_moves_for_every_cause_and_customers_notice_nothing() {
     let mut pool = Pool::start();
-    let hello = format!("{}/hello/", pool.up.gateway);
+    // One token: the answer is there as soon as it begins.
+    let hello = format!("{}/hello/?tokens=1", pool.up.gateway);
     let report = std::thread::scope(|scope| {
         let load = scope.spawn(|| {
             let api = &pool.up.api;
-            let args = ["load", &hello, "--rps", "60", "--duration", "40s", "-o", "json"];
+            let args = ["load", &hello, "--rps", "60", "--duration", "45s", "-o", "json"];
             tidemill_tests::product::run(api, &args, "").ok().json()
         });
 
@@ -144,6 +158,22 @@ fn work_moves_for_every_cause_and_customers_notice_nothing() {
         let (instance, node, _) = pool.ready().swap_remove(0);
         pool.up.run(&["move", &instance, "--reason", "noisy neighbour"]).ok();
         pool.settled(&node, "move");
+
+        // The owner of a machine takes it back, on the machine itself; its agent ends by itself.
+        let left = pool.serving().name.clone();
+        let data = pool.serving().data();
+        let args = ["agent", "leave", "--reason", "closing time", "-o", "json", "--data"];
+        let args = [&args[..], &[data.to_str().unwrap()]].concat();
+        let said = pool.up.run(&args).ok();
+        assert_eq!(said.json()["state"], "left", "{}", said.stdout);
+        assert!(said.stderr.contains("replaced elsewhere"), "{}", said.stderr);
+        assert_eq!(pool.node_state(&left), "left");
+        pool.settled(&left, "owner_leave");
+        let agent = pool.agents.iter_mut().find(|agent| agent.name == left).unwrap();
+        assert_eq!(agent.process.wait(), Some(0), "{}", agent.process.log());
+        let again = pool.up.run(&args);
+        assert_eq!(again.code, 1);
+        assert!(again.stderr.contains("agent_not_running"), "{}", again.stderr);
         load.join().unwrap()
     });
     let report = report.as_array().map_or(&report, |rows| &rows[0]);
