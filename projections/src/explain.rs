@@ -13,7 +13,7 @@ use serde::Serialize;
 use tidemill_domain::commit::Address;
 use tidemill_domain::events::placement::{Explanation as Placement, Part};
 use tidemill_domain::id::{DeviceId, InstanceId, NodeId, ServiceId};
-use tidemill_domain::state::instance::{Instance, InstanceState};
+use tidemill_domain::state::instance::{Displaced, Instance, InstanceState};
 use tidemill_domain::state::node::{Intake, NodeState};
 use tidemill_domain::state::service::Lifecycle;
 use tidemill_domain::state::{Entity, State};
@@ -251,6 +251,8 @@ fn service(state: &State, id: ServiceId) -> Option<Explain> {
         (c.placed, "placed"),
         (c.pending, "pending"),
         (c.draining, "draining"),
+        (c.standby, "standing by"),
+        (c.standby_starting, "starting to stand by"),
     ];
     let stages: Vec<String> = stages
         .iter()
@@ -266,6 +268,13 @@ fn service(state: &State, id: ServiceId) -> Option<Explain> {
         format!("{} wanted; instances: {stages}", count(row.desired as usize, "replica")),
         entry.changed,
     ));
+    let held = state.held_by_breaker(entry);
+    if held > 0 {
+        facts.push(fact(format!(
+            "{} on silent nodes not replaced: the breaker is tripped, since many nodes fell silent at once",
+            count(held, "replica")
+        )));
+    }
     if let Some(rollout) = &row.rollout {
         let (from, to) = (rollout.from, rollout.to);
         facts.push(fact(format!(
@@ -304,6 +313,7 @@ fn service(state: &State, id: ServiceId) -> Option<Explain> {
         facts.extend(looked_at(placed));
     }
     let next = match (&queue, row.state.as_str()) {
+        _ if held > 0 => BREAKER_NEXT.to_owned(),
         (Some(queue), _) => queue.next_step.clone(),
         (None, "starting" | "updating" | "degraded") => {
             format!(
@@ -336,6 +346,9 @@ fn service(state: &State, id: ServiceId) -> Option<Explain> {
     Some(explain)
 }
 
+const BREAKER_NEXT: &str = "see `tidemill breaker show`; it closes by itself when the nodes are heard again, and `tidemill \
+                            breaker confirm --reason TEXT` has their work replaced";
+
 fn halted_next(row: &ServiceRow) -> String {
     let back = row.rollback_to.map_or_else(String::new, |to| {
         format!("`tidemill rollback service/{}` returns to generation {to}; ", row.name)
@@ -364,7 +377,16 @@ fn instance(state: &State, id: InstanceId) -> Option<Explain> {
     if entry.state.ended() && entry.holding {
         facts.push(fact("its node has not confirmed that nothing of it is left"));
     }
-    let next = instance_next(entry, service.failures > 0, placement);
+    let held = state.breaker_tripped() && state.displaced(entry) == Some(Displaced::Doubted);
+    if held {
+        facts.push(fact(
+            "its node is silent with many others: nothing is started in its place while the breaker is tripped",
+        ));
+    }
+    let next = match held {
+        true => BREAKER_NEXT.to_owned(),
+        false => instance_next(entry, service.failures > 0, placement),
+    };
     let mut explain = told(&Entity::Instance(id), row.workload, row.state, row.reason, facts, next);
     explain.candidates = placement.map(|p| candidates(state, p)).unwrap_or_default();
     Some(explain)
@@ -397,6 +419,7 @@ fn instance_next(entry: &Instance, failing: bool, placement: Option<&Placement>)
         InstanceState::Placed | InstanceState::Starting => {
             format!("wait until it answers; `tidemill logs {id}` shows what it says")
         }
+        InstanceState::Ready if entry.standby => "nothing: it serves as soon as a replica is missing".to_owned(),
         InstanceState::Ready => "nothing".to_owned(),
         InstanceState::Draining(_) | InstanceState::Stopping(_) => "wait until it has ended".to_owned(),
         InstanceState::Failed if failing => {
@@ -441,6 +464,11 @@ fn node(state: &State, id: NodeId) -> Option<Explain> {
         None => facts.push(fact("gateways reach it by tunnel only")),
     }
     facts.extend(switch::drain_facts(state, entry));
+    let steady_at = entry.steady_at().filter(|_| entry.takes_work());
+    if let Some(at) = steady_at {
+        let doubts = count(entry.doubts.len(), "time");
+        facts.push(fact(format!("it was doubted {doubts} lately: no new work before {at}")));
+    }
     let revoked = entry
         .credential
         .filter(|id| state.credentials.get(id).is_none_or(|token| token.revoked));
@@ -451,11 +479,15 @@ fn node(state: &State, id: NodeId) -> Option<Explain> {
         _ if revoked.is_some() => "make a new token with `tidemill token create` and start its agent with that",
         NodeState::Joining => "wait: its inventory is being accepted",
         NodeState::Ready => match &entry.intake {
+            Intake::Open if steady_at.is_some() => {
+                "look at its network; it gets work again by itself, or at once with `tidemill uncordon NODE`"
+            }
             Intake::Open => "nothing",
             Intake::Cordoned { .. } => "`tidemill uncordon NODE` gives it work again",
             Intake::Draining(_) => "wait; `tidemill uncordon NODE` withdraws the drain",
             Intake::Drained(_) => "take it away, or give it work again with `tidemill uncordon NODE`",
         },
+        NodeState::Suspect if state.breaker_tripped() => BREAKER_NEXT,
         NodeState::Suspect => "wait: it is trusted again when it is heard, and given up if it is not",
         NodeState::Lost => {
             "start its agent again, or check its machine and network; its instances are replaced elsewhere. If the machine is \

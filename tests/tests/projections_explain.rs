@@ -361,3 +361,76 @@ fn the_contracts_keys_are_there() {
     );
     keys(pool, "devices by_model by_supply");
 }
+
+/// Seven nodes of two providers with a service on each, five of which fall silent at once.
+#[test]
+fn what_the_breaker_holds_says_so_and_what_helps() {
+    use tidemill_domain::command::JoinNode;
+    use tidemill_tests::make::{apply, fact, join, ready, spec, started};
+
+    let mut cell = tidemill_tests::cell::Cell::new();
+    for n in 0..7 {
+        let provider = if n < 4 { "own" } else { "lent" };
+        cell.given(Command::JoinNode(JoinNode {
+            provider: provider.into(),
+            ..join(&format!("n{n}"), 1)
+        }));
+    }
+    cell.given(apply("chat", spec(7, 9)));
+    let service = *cell.state.services.keys().next().unwrap();
+    for action in tidemill_domain::policy::replicas::reconcile(&cell.state, service, cell.now).actions {
+        cell.given(action.into_command());
+    }
+    for decision in tidemill_domain::policy::placement::round(&cell.state, cell.now) {
+        cell.given(decision.into_command());
+    }
+    for instance in cell.state.services[&service].live.clone() {
+        let node = cell.state.instances[&instance].node.unwrap();
+        cell.given(fact(node, instance, started(7)));
+        cell.given(fact(node, instance, ready()));
+    }
+    let node = |cell: &tidemill_tests::cell::Cell, n: usize| cell.state.node_named(&format!("n{n}")).unwrap().id;
+    for n in 1..6 {
+        let node = node(&cell, n);
+        cell.given(Command::SuspectNode {
+            node,
+            silent: Span::from_secs(3),
+            closed: false,
+            reason: "nothing was heard for 3 s".into(),
+        });
+    }
+    let silent = node(&cell, 5);
+    let held = cell.state.nodes[&silent].instances.iter().next().copied().unwrap();
+    for entity in [Entity::Service(service), Entity::Instance(held), Entity::Node(silent)] {
+        let explained = explain(&cell.state, &entity).unwrap();
+        assert!(
+            explained.next_step.contains("tidemill breaker confirm"),
+            "{}",
+            explained.next_step
+        );
+    }
+    let told = explain(&cell.state, &Entity::Service(service)).unwrap().to_string();
+    assert!(told.contains("5 replicas on silent nodes not replaced"), "{told}");
+}
+
+#[test]
+fn a_node_that_flapped_says_from_when_it_gets_work() {
+    let mut cell = tidemill_tests::cell::Cell::new();
+    cell.given(Command::JoinNode(tidemill_tests::make::join("n1", 1)));
+    let node = cell.state.node_named("n1").unwrap().id;
+    for _ in 0..3 {
+        cell.given(Command::SuspectNode {
+            node,
+            silent: Span::from_secs(3),
+            closed: false,
+            reason: "silent".into(),
+        });
+        cell.given(Command::RecoverNode {
+            node,
+            reason: "heard".into(),
+        });
+    }
+    let told = explain(&cell.state, &Entity::Node(node)).unwrap();
+    assert!(told.to_string().contains("no new work before"), "{told}");
+    assert!(told.next_step.contains("tidemill uncordon"), "{told}");
+}
