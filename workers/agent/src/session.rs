@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     AgentConfig, clock,
     core::Input,
+    docker::Engine,
     inspection::Inspected,
     launch::Homes,
     logs::LogReaders,
@@ -51,6 +52,9 @@ pub(crate) struct Session {
     pub(crate) vitals: watch::Receiver<Vitals>,
     /// What the node measured of itself; the first greeting waits for it.
     pub(crate) inspected: watch::Receiver<Option<Inspected>>,
+    pub(crate) engine: Engine,
+    /// Whether the engine answers.
+    pub(crate) engine_there: watch::Receiver<bool>,
 }
 
 /// State of one connection.
@@ -261,6 +265,7 @@ impl Session {
                     "welcome"
                 );
                 talk.welcomed = true;
+                self.engine.greeted_as(&welcome.node);
                 refusals.welcomed = true;
                 beats.every(&welcome);
                 self.tell(Input::Connected).await?;

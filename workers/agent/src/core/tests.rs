@@ -65,6 +65,7 @@ fn launched(name: &str) -> Input {
         instance: id(name),
         pid: 7,
         port: 4242,
+        fetch_ms: 0,
         start_ms: 3,
     }
 }
@@ -76,6 +77,7 @@ fn gone(name: &str, code: i32, killed: bool) -> Input {
             code: Some(code),
             signal: None,
             last_line: Some("oops".into()),
+            out_of_memory: None,
         },
         killed,
     }
