@@ -113,8 +113,7 @@ impl Refusals {
 impl Session {
     /// Talks until `shutdown`, or until it is refused for good.
     pub(crate) async fn run(mut self, shutdown: CancellationToken) -> Result<(), Box<Problem>> {
-        let link = LinkConfig::new(self.config.servers.clone(), AGENT_PATH, self.config.token.clone());
-        let mut link: Link<AgentMessage, DoorMessage> = Link::open(link);
+        let mut link = self.open_link();
         let mut talk = None;
         let mut beats = Beats::new();
         let mut refusals = Refusals::default();
@@ -137,6 +136,11 @@ impl Session {
             Ending::Told => Ok(()),
             Ending::Refused(problem) => Err(problem),
         }
+    }
+
+    fn open_link(&self) -> Link<AgentMessage, DoorMessage> {
+        let servers = self.config.servers.clone();
+        Link::open(LinkConfig::new(servers, AGENT_PATH, self.config.token.clone()))
     }
 
     async fn turn(
@@ -177,6 +181,13 @@ impl Session {
                     }
                 }
             },
+            changed = self.engine_there.changed() => {
+                changed.map_err(|_| Ending::Told)?;
+                // What a node offers it says as it joins, so it joins again.
+                *talk = None;
+                let fresh = self.open_link();
+                std::mem::replace(link, fresh).close().await;
+            }
             changed = self.outbox.changed() => {
                 changed?;
                 if let Some(talk) = talk {
@@ -236,6 +247,10 @@ impl Session {
             devices,
             instances,
             applied,
+            runtimes: match *self.engine_there.borrow_and_update() {
+                true => vec!["process".to_owned(), "docker".to_owned()],
+                false => vec!["process".to_owned()],
+            },
             limitations: config.limitations.clone(),
             inspection: inspected.map(|inspected| Box::new(inspected.report)),
         };
