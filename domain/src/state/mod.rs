@@ -42,7 +42,7 @@ use service::Service;
 use switch::Switch;
 
 /// Raised with every change of the state's shape or of `apply`: seals of other versions cannot be checked.
-pub const STATE_VERSION: u32 = 3;
+pub const STATE_VERSION: u32 = 4;
 
 /// Ended instances kept per service, so that `status` and `explain` can still tell of them.
 pub const ENDED_KEPT: usize = 16;

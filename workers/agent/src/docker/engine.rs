@@ -11,8 +11,11 @@ use bollard::{
     API_DEFAULT_VERSION, Docker,
     errors::Error,
     models::{ContainerCreateBody, ContainerState, DeviceRequest, HostConfig, HostConfigLogConfig, PortBinding},
-    query_parameters::{CreateContainerOptions, KillContainerOptions, ListContainersOptions, RemoveContainerOptions},
+    query_parameters::{
+        CreateContainerOptions, EventsOptions, KillContainerOptions, ListContainersOptions, RemoveContainerOptions,
+    },
 };
+use futures::StreamExt;
 use tidemill_protocol::agent::{DesiredDevice, DeviceInfo};
 use tokio::time::timeout;
 
@@ -34,6 +37,9 @@ const ANSWER_SECONDS: u64 = 120;
 
 /// A living engine answers a ping within milliseconds, a busy one within this.
 const PING: Duration = Duration::from_secs(5);
+
+/// How much later than a container's end the word may come that its memory ran out.
+const LATE_WORD: Duration = Duration::from_secs(1);
 
 /// Room for `/dev/shm`: an engine's own 64 MiB end most programs that share tensors between processes. It counts only as
 /// it is used, and against the container's memory.
@@ -341,6 +347,25 @@ impl Engine {
                 trouble => Err(trouble),
             },
         }
+    }
+
+    /// Whether the engine saw its memory run out. The kernel's word of that may come after the container's end, and is
+    /// then missing from its state, but not from the engine's events.
+    pub(super) async fn saw_out_of_memory(&self, instance: &str, state: &ContainerState) -> bool {
+        let Ok(client) = self.client().await else {
+            return false;
+        };
+        let filters = HashMap::from([
+            ("container".to_owned(), vec![name_of(instance)]),
+            ("event".to_owned(), vec!["oom".to_owned()]),
+        ]);
+        let options = EventsOptions {
+            since: state.started_at.clone(),
+            until: None,
+            filters: Some(filters),
+        };
+        let mut events = std::pin::pin!(client.events(Some(options)));
+        matches!(timeout(LATE_WORD, events.next()).await, Ok(Some(Ok(_))))
     }
 
     /// Removes a container with all that is in it, running or not. One that is gone is removed.

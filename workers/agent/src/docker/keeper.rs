@@ -40,6 +40,12 @@ const PROGRESS_EVERY: Duration = Duration::from_secs(2);
 /// Between two SIGKILLs, should the engine have missed one.
 const SWEEP: Duration = Duration::from_secs(1);
 
+/// Exit code of what was ended by SIGKILL.
+const SIGKILLED: i64 = 137;
+
+/// How the engine's init process says that there is nothing it could start.
+const INIT_FAILED: &str = "[FATAL tini";
+
 /// What is left of the output arrives within this once the container ended.
 const LAST_OUTPUT: Duration = Duration::from_secs(5);
 
@@ -210,11 +216,29 @@ impl Keeper {
                 false => End::Lost("its container was removed by someone else".to_owned()),
             });
         };
+        let mut out_of_memory = state.oom_killed.unwrap_or(false);
+        if !out_of_memory && !killed && state.exit_code == Some(SIGKILLED) && container.memory_bytes.is_some() {
+            out_of_memory = self.engine.saw_out_of_memory(&spec.instance, &state).await;
+        }
+        if let Some(line) = &last_line
+            && line.starts_with(INIT_FAILED)
+            && !killed
+        {
+            let (code, what) = match state.exit_code {
+                Some(126) => ("command_not_executable", "may not be executed"),
+                _ => ("command_not_found", "is not"),
+            };
+            let command = spec.command.first().map_or("its command", String::as_str);
+            return Ok(failed(
+                code,
+                format!("`{command}` {what} in image {}: {line}", container.image),
+            ));
+        }
         let exit = Exit {
             code: state.exit_code.and_then(|code| i32::try_from(code).ok()),
             signal: None,
             last_line: last_line.or_else(|| state.error.filter(|error| !error.is_empty())),
-            out_of_memory: state.oom_killed.unwrap_or(false).then_some(container.memory_bytes),
+            out_of_memory: out_of_memory.then_some(container.memory_bytes),
         };
         Ok(End::Gone { exit, killed })
     }

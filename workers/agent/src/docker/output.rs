@@ -47,7 +47,7 @@ impl Log {
     /// Opens the log in `dir` where it was left.
     pub(super) fn open(dir: &Path) -> io::Result<Self> {
         let taken: Option<Taken> = wire::read(&dir.join(TAKEN)).unwrap_or_default();
-        let writer = LogWriter::resume(dir, log_file_bytes(), taken.as_ref().map(|taken| taken.position))?;
+        let writer = LogWriter::resume(dir, log_file_bytes(), taken.as_ref().map_or(0, |taken| taken.position))?;
         Ok(Self {
             dir: dir.to_owned(),
             writer,

@@ -37,15 +37,10 @@ impl LogWriter {
         }
     }
 
-    /// A writer that goes on in `dir` at `position`, or where the log ends. What lies beyond is cut off.
-    pub(crate) fn resume(dir: &Path, limit: u64, position: Option<u64>) -> io::Result<Self> {
+    /// A writer that goes on in `dir` at `position`. What lies beyond is cut off.
+    pub(crate) fn resume(dir: &Path, limit: u64, position: u64) -> io::Result<Self> {
         let mut writer = Self::new(dir, limit);
         let all = files(dir)?;
-        let position = match (position, all.last()) {
-            (Some(position), _) => position,
-            (None, Some((start, path))) => start + fs::metadata(path)?.len(),
-            (None, None) => 0,
-        };
         writer.start = position;
         for (start, path) in all.into_iter().rev() {
             if start > position {
