@@ -226,7 +226,6 @@ mod tests {
                 devices: vec![],
                 ready_http: None,
                 ready_timeout_ms: 1_000,
-                cgroup: None,
                 container: None,
             };
             wire::replace(&homes.of(&instance).join(wire::SPEC), &spec).unwrap();

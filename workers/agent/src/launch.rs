@@ -217,7 +217,6 @@ impl Launcher {
             devices: plan.devices.clone(),
             ready_http: plan.run.ready_http.clone(),
             ready_timeout_ms: plan.run.ready_timeout_ms,
-            cgroup: None,
             container: None,
         };
         wire::replace(&dir.join(wire::SPEC), &spec)?;

@@ -216,9 +216,20 @@ impl Keeper {
                 false => End::Lost("its container was removed by someone else".to_owned()),
             });
         };
+        let mut last_line = last_line;
         let mut out_of_memory = state.oom_killed.unwrap_or(false);
         if !out_of_memory && !killed && state.exit_code == Some(SIGKILLED) && container.memory_bytes.is_some() {
             out_of_memory = self.engine.saw_out_of_memory(&spec.instance, &state).await;
+            if !out_of_memory {
+                // Engines miss the kernel's word of it at times, so it is not said as a fact.
+                let mib = container.memory_bytes.unwrap_or(0) >> 20;
+                let hint =
+                    format!("SIGKILL, not from its agent; most likely want of memory, of which it may have {mib} MiB");
+                last_line = Some(match last_line {
+                    Some(line) => format!("{hint}; its last words: {line}"),
+                    None => hint,
+                });
+            }
         }
         if let Some(line) = &last_line
             && line.starts_with(INIT_FAILED)

@@ -81,7 +81,6 @@ pub(crate) fn prepare(
         devices: plan.devices.clone(),
         ready_http: plan.run.ready_http.clone(),
         ready_timeout_ms: plan.run.ready_timeout_ms,
-        cgroup: None,
         container: Some(Container {
             image,
             node: engine.node(),

@@ -53,9 +53,6 @@ pub(crate) struct Spec {
     pub(crate) ready_http: Option<String>,
     /// Milliseconds it may take to become ready.
     pub(crate) ready_timeout_ms: u64,
-    /// Control group that holds it to its limits.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) cgroup: Option<PathBuf>,
     /// What else a container needs; none for a process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) container: Option<Container>,
