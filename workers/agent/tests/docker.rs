@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[allow(dead_code)]
 mod door;
 mod engine;
 
@@ -146,7 +147,8 @@ async fn what_fails_is_told_apart_and_removed() {
     let (code, reason) = failure(&mut door, &hungry).await;
     assert_eq!(code, "exited_before_ready");
     assert!(
-        reason.starts_with("killed for want of memory: it may have 16 MiB"),
+        // An engine that missed the kernel's word of it has it said as likely.
+        reason.contains("want of memory") && reason.contains("may have 16 MiB"),
         "{reason}"
     );
     let (code, reason) = failure(&mut door, &missing).await;

@@ -422,12 +422,11 @@ async fn ended(engine: &Engine, spec: &Spec) -> Option<ContainerState> {
                     let name = name_of(&spec.instance);
                     let mut answer = std::pin::pin!(client.wait_container(&name, Some(options)));
                     // An answer of any kind is looked into by asking for the state.
-                    match answer.next().await {
-                        Some(Ok(_) | Err(bollard::errors::Error::DockerContainerWaitError { .. })) => {
-                            pause = RETRY.0;
-                            continue;
-                        }
-                        _ => {}
+                    if let Some(Ok(_) | Err(bollard::errors::Error::DockerContainerWaitError { .. })) =
+                        answer.next().await
+                    {
+                        pause = RETRY.0;
+                        continue;
                     }
                 }
             }

@@ -51,6 +51,12 @@ pub(super) fn read(root: &Object<'_>, warnings: &mut Vec<String>) -> Result<Run>
     };
     let ready = run.object("ready", &READY)?;
     let stop = run.object("stop", &STOP)?;
+    if let (Runtime::Process, Some(limits)) = (runtime, run.get("limits")) {
+        warnings.push(format!(
+            "`{}` at line {} is kept and not enforced yet: limits hold for runtime docker alone",
+            limits.path, limits.line
+        ));
+    }
     Ok(Run {
         runtime,
         command: command(&run, runtime)?,
