@@ -66,6 +66,7 @@ pub struct Context<'a> {
 
 /// What is asked.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[allow(clippy::large_enum_variant, reason = "a command lives for one decision, and few do at a time")]
 pub enum Command {
     /// Allow event kinds of a feature to be written from now on.
     ActivateFeature {
