@@ -12,7 +12,7 @@ use crate::events::evidence::{ObservationWindowSealed, TrafficMinuteClosed};
 use crate::events::instance::{Placement, StopReason};
 use crate::events::node::{DeviceKind, DrainCause, Supply};
 use crate::events::placement::Explanation;
-use crate::events::service::ServiceSpec;
+use crate::events::service::{Runtime, ServiceSpec};
 use crate::events::switch::{SwitchEffect, SwitchOutcome};
 use crate::id::{CommandId, CredentialId, InstanceId, NodeId, ServiceId, SwitchId};
 use crate::time::{Span, Timestamp};
@@ -66,6 +66,10 @@ pub struct Context<'a> {
 
 /// What is asked.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a command lives for one decision, and few do at a time"
+)]
 pub enum Command {
     /// Allow event kinds of a feature to be written from now on.
     ActivateFeature {
@@ -381,11 +385,18 @@ pub struct JoinNode {
     pub credential: Option<CredentialId>,
     /// Inventory.
     pub devices: Vec<OfferedDevice>,
+    /// How it can run instances.
+    #[serde(default = "process_alone")]
+    pub runtimes: Vec<Runtime>,
     /// Instances of which the agent still has anything.
     pub instances: Vec<InstanceId>,
     /// What it measured of itself; none of an older agent.
     #[serde(default)]
     pub inspection: Option<OfferedInspection>,
+}
+
+fn process_alone() -> Vec<Runtime> {
+    vec![Runtime::Process]
 }
 
 /// What a joining node measured of itself.

@@ -33,6 +33,7 @@ pub fn join(node: &str, devices: usize) -> JoinNode {
         zone: "a".into(),
         address: Some("127.0.0.1".into()),
         boot_id: format!("boot-{node}"),
+        runtimes: vec![tidemill_domain::events::service::Runtime::Process],
         machine_id: format!("machine-{node}"),
         agent_id: format!("agent-{node}"),
         credential: None,

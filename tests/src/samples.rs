@@ -20,6 +20,7 @@ use tidemill_domain::events::instance::{
 use tidemill_domain::events::node::{
     DeviceKind, DrainCause, InspectionFinding, JoinedDevice, NodeCordoned, NodeDrainRequested, NodeDrained,
     NodeInspected, NodeJoined, NodeLeft, NodeLost, NodeReady, NodeRecovered, NodeSuspected, NodeUncordoned, Supply,
+    v1 as node_v1,
 };
 use tidemill_domain::events::placement::{
     Candidate, Explanation, Filter, FilterCount, Part, ScorePart, v1 as placement_v1,
@@ -276,8 +277,41 @@ pub fn earlier() -> Vec<EarlierSample> {
         waiting: 2,
         explanation: explanation_v1(),
     };
+    let joined = node_v1::NodeJoined {
+        node: NodeId::from_bits(20),
+        name: name("gpu-1"),
+        supply: Supply::Cloud,
+        provider: "own".into(),
+        region: "east".into(),
+        zone: "a".into(),
+        address: None,
+        boot_id: "boot".into(),
+        machine_id: "machine".into(),
+        agent_id: "agent".into(),
+        credential: None,
+        devices: vec![],
+    };
     let bytes = |body: &dyn Fn() -> postcard::Result<Vec<u8>>| body().expect("bodies encode");
     vec![
+        EarlierSample {
+            bytes: bytes(&|| postcard::to_allocvec(&joined)),
+            becomes: NodeJoined {
+                node: joined.node,
+                name: joined.name.clone(),
+                supply: joined.supply,
+                provider: "own".into(),
+                region: "east".into(),
+                zone: "a".into(),
+                address: None,
+                boot_id: "boot".into(),
+                machine_id: "machine".into(),
+                agent_id: "agent".into(),
+                credential: None,
+                devices: vec![],
+                runtimes: vec![Runtime::Process],
+            }
+            .into(),
+        },
         EarlierSample {
             bytes: bytes(&|| postcard::to_allocvec(&applied)),
             becomes: ServiceApplied {
@@ -417,6 +451,7 @@ pub fn samples() -> Vec<Event> {
                 speed_milli: 930,
                 simulated: true,
             }],
+            runtimes: vec![Runtime::Process, Runtime::Docker],
         }
         .into(),
         NodeReady { node }.into(),

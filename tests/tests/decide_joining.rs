@@ -17,6 +17,7 @@ use tidemill_tests::make::{
 /// A machine as its agent describes it.
 fn machine(node: &str, machine: &str, boot: &str, cards: &[&str]) -> JoinNode {
     JoinNode {
+        runtimes: vec![tidemill_domain::events::service::Runtime::Process],
         machine_id: machine.into(),
         boot_id: boot.into(),
         agent_id: format!("agent of {machine} in {boot}"),

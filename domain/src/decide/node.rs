@@ -59,6 +59,9 @@ pub(super) fn join(state: &State, context: &Context<'_>, join: JoinNode) -> Resu
             simulated: offered.simulated,
         });
     }
+    let mut runtimes = join.runtimes;
+    runtimes.sort_unstable();
+    runtimes.dedup();
     let joined = NodeJoined {
         node,
         name: join.name,
@@ -72,6 +75,7 @@ pub(super) fn join(state: &State, context: &Context<'_>, join: JoinNode) -> Resu
         agent_id: join.agent_id,
         credential: join.credential,
         devices,
+        runtimes,
     };
     let inspected = inspect(state, node, &joined, join.inspection)?;
     let mut events = Vec::new();
@@ -215,6 +219,7 @@ fn unchanged(state: &State, node: &Node, joined: &NodeJoined) -> bool {
         && node.address == joined.address
         && (&node.provider, &node.region, &node.zone) == (&joined.provider, &joined.region, &joined.zone)
         && node.credential == joined.credential
+        && node.runtimes == joined.runtimes
         && node.devices.len() == joined.devices.len()
         && joined.devices.iter().all(|d| {
             state.devices.get(&d.device).is_some_and(|known| {

@@ -169,7 +169,7 @@ event_kinds! {
     10 1 CredentialCreated = credential::CredentialCreated;
     11 1 CredentialRevoked = credential::CredentialRevoked;
     15 1 WorkerTermGranted = worker::WorkerTermGranted;
-    20 1 NodeJoined = node::NodeJoined;
+    20 2 NodeJoined = node::NodeJoined;
     21 1 NodeReady = node::NodeReady;
     22 1 NodeSuspected = node::NodeSuspected;
     23 1 NodeRecovered = node::NodeRecovered;
@@ -216,6 +216,7 @@ event_kinds! {
     123 1 BreakerReset = breaker::BreakerReset;
 
     earlier:
+    20 1 NodeJoined = node::v1::NodeJoined;
     40 1 ServiceApplied = service::v1::ServiceApplied;
     50 1 ServiceRolledBack = service::v1::ServiceRolledBack;
     60 1 InstancesRequested = instance::v1::InstancesRequested;

@@ -1,11 +1,15 @@
 //! Nodes and their devices.
 
+pub mod v1;
+
 use postcard_schema::Schema;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{CredentialId, DeviceId, InstanceId, NodeId};
 use crate::time::{Span, Timestamp};
 use crate::unit::Name;
+
+use super::service::Runtime;
 
 /// A node enrolled, or came back with a new agent, boot or inventory.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Schema)]
@@ -34,6 +38,8 @@ pub struct NodeJoined {
     pub credential: Option<CredentialId>,
     /// Its whole inventory. A device it had and no longer lists is gone.
     pub devices: Vec<JoinedDevice>,
+    /// How it can run instances.
+    pub runtimes: Vec<Runtime>,
 }
 
 /// One device of an inventory.

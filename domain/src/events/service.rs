@@ -194,7 +194,7 @@ pub struct Run {
 }
 
 /// How an instance is run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Schema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, Schema)]
 #[serde(rename_all = "snake_case")]
 pub enum Runtime {
     /// As a process of the node.

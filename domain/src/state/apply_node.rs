@@ -148,6 +148,7 @@ impl State {
             reason: String::new(),
             joined_at: meta.recorded_at,
             devices: BTreeSet::new(),
+            runtimes: Vec::new(),
             instances: BTreeSet::new(),
             inspection: None,
             intake: Intake::Open,
@@ -164,6 +165,7 @@ impl State {
         node.machine_id.clone_from(&e.machine_id);
         node.agent_id.clone_from(&e.agent_id);
         node.credential = e.credential;
+        node.runtimes.clone_from(&e.runtimes);
         node.work_changed = meta.address;
         // Whoever took the machine away and brings it back wants it to work again.
         if node.state == NodeState::Left

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::commit::Address;
 use crate::events::node::{DrainCause, InspectionFinding, NodeInspected, Supply};
+use crate::events::service::Runtime;
 use crate::id::{CredentialId, DeviceId, InstanceId, NodeId};
 use crate::time::{Span, Timestamp};
 use crate::unit::Name;
@@ -43,6 +44,8 @@ pub struct Node {
     pub joined_at: Timestamp,
     /// Inventory, devices it no longer lists but on which holds remain included.
     pub devices: BTreeSet<DeviceId>,
+    /// How it can run instances, in order.
+    pub runtimes: Vec<Runtime>,
     /// Instances placed here that live or of which something may be left.
     pub instances: BTreeSet<InstanceId>,
     /// What it measured of itself when it joined last.

@@ -6,7 +6,7 @@ use tidemill_domain::command::{Command, CreateCredential, OfferedDevice};
 use tidemill_domain::events::credential::Role;
 use tidemill_domain::events::node::{DeviceKind, Supply};
 use tidemill_domain::events::placement::Filter;
-use tidemill_domain::events::service::{Class, Spread};
+use tidemill_domain::events::service::{Class, Runtime, Spread};
 use tidemill_domain::id::NodeId;
 use tidemill_domain::policy::placement::{self, Decision};
 use tidemill_domain::state::instance::InstanceState;
@@ -499,4 +499,29 @@ fn the_outlook_says_what_a_round_would_without_holding_one() {
         (free.fitting, free.dominant.as_str()),
         (2, "`n1` is the only node that fits")
     );
+}
+
+#[test]
+fn a_container_goes_to_a_node_with_an_engine_or_waits_and_says_so() {
+    let mut cell = Cell::new();
+    cell.given(Command::JoinNode(join("n1", 4)));
+    let mut contained = spec(1, 2);
+    contained.run.runtime = Runtime::Docker;
+    contained.run.image = Some("chat:1".into());
+    contained.run.command = vec![];
+    cell.given(apply("hello", contained));
+    schedule(&mut cell);
+    let why = deferral(&cell, "hello");
+    assert_eq!(why.dominant, "no node that is allowed has a Docker engine");
+    assert!(
+        why.filtered
+            .iter()
+            .any(|count| count.filter == Filter::RuntimeMissing && count.devices == 4)
+    );
+    // The same agent finds an engine: it joins anew, and what waited is placed.
+    let mut offers = join("n1", 4);
+    offers.runtimes = vec![Runtime::Docker, Runtime::Process];
+    cell.given(Command::JoinNode(offers));
+    schedule(&mut cell);
+    assert_eq!(nodes_of(&cell, "hello"), ["n1"]);
 }

@@ -240,6 +240,7 @@ impl Cell {
             zone: "a".into(),
             address: Some(format!("10.0.0.{number}")),
             boot_id: "boot".into(),
+            runtimes: vec![tidemill_domain::events::service::Runtime::Process],
             machine_id: format!("machine-{name}"),
             agent_id: format!("agent-{agent}"),
             credential: None,

@@ -43,6 +43,8 @@ pub(crate) enum End {
     Living(UnixStream),
     /// Its shim lives no more; `events` are all, or this is why not.
     Over(Option<String>),
+    /// It is a container: whether that lives is for its keeper to find out.
+    Container(Box<Spec>),
     /// Its end was said long ago.
     Said,
 }
@@ -89,6 +91,9 @@ fn look_at(
     };
     if let Some((Said::Ended, _)) = said {
         return Ok(finding(Vec::new(), End::Said));
+    }
+    if let Some(spec) = spec.as_ref().filter(|spec| spec.container.is_some()) {
+        return Ok(finding(Vec::new(), End::Container(Box::new(spec.clone()))));
     }
     if spec.as_ref().is_some_and(|spec| spec.boot_id == boot_id) {
         match find_shim(&dir)? {
@@ -221,6 +226,7 @@ mod tests {
                 devices: vec![],
                 ready_http: None,
                 ready_timeout_ms: 1_000,
+                container: None,
             };
             wire::replace(&homes.of(&instance).join(wire::SPEC), &spec).unwrap();
             Self {
@@ -248,7 +254,11 @@ mod tests {
     }
 
     fn started() -> Event {
-        Event::Started { pid: 7, start_ms: 1 }
+        Event::Started {
+            pid: 7,
+            start_ms: 1,
+            fetch_ms: 0,
+        }
     }
 
     fn gone() -> Event {
@@ -262,6 +272,7 @@ mod tests {
         match &finding.end {
             End::Over(why) => why.as_deref(),
             End::Living(_) => Some("lives"),
+            End::Container(_) => Some("a container"),
             End::Said => Some("said"),
         }
     }

@@ -58,13 +58,18 @@ pub(crate) fn environment(
 /// The command with `$NAME` and `${NAME}` replaced for `PORT` and the `TIDEMILL_…` names; other `$` stay as they are.
 /// The word `tidemill` in front becomes `own_program`.
 pub(crate) fn command(words: &[String], env: &BTreeMap<String, String>, own_program: &Path) -> Vec<String> {
-    let mut words: Vec<String> = words.iter().map(|word| substitute(word, env)).collect();
+    let mut words = substituted(words, env);
     if let Some(program) = words.first_mut()
         && program == OWN_NAME
     {
         *program = own_program.display().to_string();
     }
     words
+}
+
+/// The words with names replaced, for a command that is not of this machine.
+pub(crate) fn substituted(words: &[String], env: &BTreeMap<String, String>) -> Vec<String> {
+    words.iter().map(|word| substitute(word, env)).collect()
 }
 
 fn substitute(word: &str, env: &BTreeMap<String, String>) -> String {

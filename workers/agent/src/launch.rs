@@ -192,9 +192,9 @@ impl Launcher {
     ) -> Result<Launched, LaunchError> {
         if plan.run.runtime != "process" {
             return Err(LaunchError {
-                code: "not_yet",
+                code: "runtime_unknown",
                 reason: format!(
-                    "runtime `{}` is not supported by this release of the agent",
+                    "runtime `{}` is not supported by this release of the agent; upgrade it",
                     plan.run.runtime
                 ),
             });
@@ -217,6 +217,7 @@ impl Launcher {
             devices: plan.devices.clone(),
             ready_http: plan.run.ready_http.clone(),
             ready_timeout_ms: plan.run.ready_timeout_ms,
+            container: None,
         };
         wire::replace(&dir.join(wire::SPEC), &spec)?;
         let (ours, theirs) = UnixStream::pair()?;

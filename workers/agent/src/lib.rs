@@ -15,6 +15,7 @@ mod clock;
 mod config;
 mod core;
 pub mod devices;
+mod docker;
 mod environment;
 pub mod example;
 mod id;

@@ -100,10 +100,15 @@ impl Monitor {
 pub(crate) fn input_of(instance: &InstanceId, port: u16, event: Event) -> Input {
     let instance = instance.clone();
     match event {
-        Event::Started { pid, start_ms } => Input::Launched {
+        Event::Started {
+            pid,
+            start_ms,
+            fetch_ms,
+        } => Input::Launched {
             instance,
             pid: pid.unsigned_abs(),
             port,
+            fetch_ms,
             start_ms,
         },
         Event::Failed { code, reason } => Input::LaunchFailed { instance, code, reason },

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     AgentConfig, AgentError, Machine, adopt, clock,
     core::{Core, CoreConfig},
-    inspection,
+    docker, inspection,
     launch::{Homes, Launcher},
     leave::{LeaveStage, Owner},
     outbox::{Memory, Outbox},
@@ -77,8 +77,16 @@ pub async fn run(config: AgentConfig, shutdown: CancellationToken) -> Result<(),
         boot_id: boot_id.clone(),
         nofile,
     };
-    let mut runner = Runner::new(core, launcher, outbox.clone(), inputs.clone(), vitals);
+    // Adopted containers are held before anything is looked through.
+    let engine = docker::Engine::new(
+        &config.data_dir,
+        &machine.machine_id,
+        config.address.as_deref(),
+        &config.devices,
+    );
+    let mut runner = Runner::new(core, launcher, engine.clone(), outbox.clone(), inputs.clone(), vitals);
     runner.adopt(findings).await;
+    let engine_there = docker::watch(engine.clone(), shutdown.clone()).await;
     let inspected = inspection::begin(&config, &boot_id, adopted == 0);
     let (wishes, wished) = mpsc::channel(4);
     let (stage, staged) = watch::channel(LeaveStage::NotAsked);
@@ -99,6 +107,8 @@ pub async fn run(config: AgentConfig, shutdown: CancellationToken) -> Result<(),
         wished,
         stage,
         leaving: None,
+        engine,
+        engine_there,
     };
     // Whichever ends first, by order or by defect, ends the other.
     let both = shutdown.child_token();

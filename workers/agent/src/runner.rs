@@ -22,6 +22,7 @@ use crate::{
     adopt::{End, Finding},
     clock,
     core::{Core, Input, Output},
+    docker::{self, Engine, Keeper},
     launch::{LaunchError, Launcher, Ports},
     monitor::{Monitor, input_of},
     outbox::{Change, NewFact, Outbox},
@@ -53,6 +54,7 @@ pub(crate) struct Runner {
     core: Core,
     began: Instant,
     launcher: Launcher,
+    engine: Engine,
     ports: Ports,
     probes: Arc<Semaphore>,
     outbox: Outbox,
@@ -71,6 +73,7 @@ impl Runner {
     pub(crate) fn new(
         core: Core,
         launcher: Launcher,
+        engine: Engine,
         outbox: Outbox,
         inputs: mpsc::Sender<Input>,
         vitals: watch::Sender<Vitals>,
@@ -79,6 +82,7 @@ impl Runner {
             core,
             began: Instant::now(),
             launcher,
+            engine,
             ports: Ports::default(),
             probes: Arc::new(Semaphore::new(MAX_PROBES)),
             outbox,
@@ -108,6 +112,11 @@ impl Runner {
                     self.ports.adopt(port);
                     let monitor = self.monitor(&instance, port, None);
                     tokio::spawn(monitor.run(stream));
+                }
+                End::Container(spec) => {
+                    self.ports.adopt(port);
+                    let keeper = self.keeper(&instance, port, true);
+                    tokio::spawn(keeper.run(*spec));
                 }
                 End::Over(Some(reason)) => {
                     self.step(Input::Lost { instance, reason }, &mut change);
@@ -228,6 +237,9 @@ impl Runner {
             return;
         };
         let port = self.ports.take();
+        if plan.run.runtime == "docker" {
+            return self.launch_container(instance, plan, port);
+        }
         let mut monitor = self.monitor(&instance, *port.as_ref().unwrap_or(&0), None);
         let launcher = self.launcher.clone();
         tokio::spawn(async move {
@@ -254,6 +266,51 @@ impl Runner {
             };
             // Refused only while the agent ends.
             let _ = monitor.inputs.send(input).await;
+        });
+    }
+
+    fn keeper(&mut self, instance: &InstanceId, port: u16, made: bool) -> Keeper {
+        let (asks, asked) = mpsc::channel(4);
+        self.hands.insert(instance.clone(), Hand { port, asks });
+        let dir = self.launcher.homes.of(instance);
+        Keeper {
+            engine: self.engine.clone(),
+            held: self.engine.hold(instance),
+            instance: instance.clone(),
+            // What the engine mounts it is told by absolute path.
+            dir: std::path::absolute(&dir).unwrap_or(dir),
+            boot_id: self.launcher.boot_id.clone(),
+            made,
+            asks: asked,
+            inputs: self.inputs.clone(),
+        }
+    }
+
+    fn launch_container(&mut self, instance: InstanceId, plan: Box<DesiredInstance>, port: std::io::Result<u16>) {
+        let keeper = self.keeper(&instance, *port.as_ref().unwrap_or(&0), false);
+        let (launcher, engine, inputs) = (self.launcher.clone(), self.engine.clone(), self.inputs.clone());
+        tokio::spawn(async move {
+            let prepared = tokio::task::spawn_blocking({
+                let instance = instance.clone();
+                move || docker::prepare(&launcher, &engine, &instance, &plan, port?)
+            })
+            .await;
+            let error = match prepared {
+                Ok(Ok(spec)) => return keeper.run(spec).await,
+                Ok(Err(error)) => error,
+                Err(panic) => LaunchError {
+                    code: "spawn_failed",
+                    reason: panic.to_string(),
+                },
+            };
+            // Refused only while the agent ends.
+            let _ = inputs
+                .send(Input::LaunchFailed {
+                    instance,
+                    code: error.code.to_owned(),
+                    reason: error.reason,
+                })
+                .await;
         });
     }
 

@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     AgentConfig, clock,
     core::Input,
+    docker::Engine,
     inspection::Inspected,
     launch::Homes,
     leave::{LeaveStage, Wish},
@@ -58,6 +59,9 @@ pub(crate) struct Session {
     pub(crate) stage: watch::Sender<LeaveStage>,
     /// The wish under way: repeated on each connection, since a server that took it may be gone.
     pub(crate) leaving: Option<Wish>,
+    pub(crate) engine: Engine,
+    /// Whether the engine answers.
+    pub(crate) engine_there: watch::Receiver<bool>,
 }
 
 /// State of one connection.
@@ -118,8 +122,7 @@ impl Refusals {
 impl Session {
     /// Talks until `shutdown`, or until it is refused for good.
     pub(crate) async fn run(mut self, shutdown: CancellationToken) -> Result<(), Box<Problem>> {
-        let link = LinkConfig::new(self.config.servers.clone(), AGENT_PATH, self.config.token.clone());
-        let mut link: Link<AgentMessage, DoorMessage> = Link::open(link);
+        let mut link = self.open_link();
         let mut talk = None;
         let mut beats = Beats::new();
         let mut refusals = Refusals::default();
@@ -146,6 +149,11 @@ impl Session {
             Ending::Told | Ending::Left => Ok(()),
             Ending::Refused(problem) => Err(problem),
         }
+    }
+
+    fn open_link(&self) -> Link<AgentMessage, DoorMessage> {
+        let servers = self.config.servers.clone();
+        Link::open(LinkConfig::new(servers, AGENT_PATH, self.config.token.clone()))
     }
 
     async fn turn(
@@ -202,6 +210,13 @@ impl Session {
                     }
                     _ => false,
                 });
+            }
+            changed = self.engine_there.changed() => {
+                changed.map_err(|_| Ending::Told)?;
+                // What a node offers it says as it joins, so it joins again.
+                *talk = None;
+                let fresh = self.open_link();
+                std::mem::replace(link, fresh).close().await;
             }
             changed = self.outbox.changed() => {
                 changed?;
@@ -262,6 +277,10 @@ impl Session {
             devices,
             instances,
             applied,
+            runtimes: match *self.engine_there.borrow_and_update() {
+                true => vec!["process".to_owned(), "docker".to_owned()],
+                false => vec!["process".to_owned()],
+            },
             limitations: config.limitations.clone(),
             inspection: inspected.map(|inspected| Box::new(inspected.report)),
         };
@@ -291,6 +310,7 @@ impl Session {
                     "welcome"
                 );
                 talk.welcomed = true;
+                self.engine.greeted_as(&welcome.node);
                 refusals.welcomed = true;
                 beats.every(&welcome);
                 self.tell(Input::Connected).await?;

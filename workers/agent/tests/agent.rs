@@ -165,8 +165,8 @@ async fn failures_to_start_are_told_apart() {
     let mut never = rig.wish("inst-never", &["sleep", "60"]);
     never.run.ready_http = Some("/health".into());
     never.run.ready_timeout_ms = 300;
-    let mut docker = rig.wish("inst-docker", &["x"]);
-    docker.run.runtime = "docker".into();
+    let mut wasm = rig.wish("inst-wasm", &["x"]);
+    wasm.run.runtime = "wasm".into();
     let mut early = rig.wish("inst-early", &["sh", "-c", "echo no such model >&2; exit 7"]);
     early.run.ready_http = Some("/health".into());
     let wishes = [
@@ -174,7 +174,7 @@ async fn failures_to_start_are_told_apart() {
         rig.wish("inst-plain", &["/etc/passwd"]),
         early,
         never,
-        docker,
+        wasm,
     ];
     door.desire(&wishes).await;
     let mut failed = async |instance: &str| {
@@ -194,7 +194,7 @@ async fn failures_to_start_are_told_apart() {
     let (code, reason) = failed("inst-never").await;
     assert_eq!(code, "not_ready_in_time");
     assert!(reason.contains("300 ms"), "{reason}");
-    assert_eq!(failed("inst-docker").await.0, "not_yet");
+    assert_eq!(failed("inst-wasm").await.0, "runtime_unknown");
 }
 
 #[tokio::test]

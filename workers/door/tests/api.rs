@@ -510,6 +510,7 @@ fn joining(name: &str) -> JoinNode {
         zone: "a".into(),
         address: None,
         boot_id: "boot".into(),
+        runtimes: vec![tidemill_domain::events::service::Runtime::Process],
         machine_id: "machine".into(),
         agent_id: "agent".into(),
         credential: None,

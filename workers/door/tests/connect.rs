@@ -110,6 +110,7 @@ fn hello(name: &str) -> Hello {
         }],
         instances: vec![],
         applied: None,
+        runtimes: vec![],
         limitations: vec![],
         inspection: None,
     }

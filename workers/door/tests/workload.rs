@@ -267,17 +267,31 @@ fn refusals_of_the_run_part() {
         ("run: {cmd: [x]}", "invalid", "run.cmd", 3, "did you mean `command`?"),
         (
             "run:\n  command: [x]\n  image: a/b:1",
-            "not_yet",
+            "invalid",
             "run.image",
             5,
-            "not there yet",
+            "runtime: docker",
         ),
         (
             "run:\n  command: [x]\n  runtime: docker",
-            "not_yet",
-            "run.runtime",
+            "invalid",
+            "run.image",
+            3,
+            "needs one",
+        ),
+        (
+            "run:\n  runtime: docker\n  image: a b",
+            "invalid",
+            "run.image",
             5,
-            "not there yet",
+            "not the name of an image",
+        ),
+        (
+            "run: {command: [x], limits: {processes: 0}}",
+            "invalid",
+            "run.limits.processes",
+            3,
+            "",
         ),
         (
             "run:\n  command: [x]\n  fetch: []",
@@ -481,7 +495,7 @@ name: chat
 tenant: acme
 class: standard
 run:
-  runtime: process
+  runtime: docker
   command: [python3, serve.py, --port, $PORT]
   image: registry/chat:1
   env: {MODEL: small}
@@ -512,7 +526,7 @@ workers: {min: 2, max: 8}
             }
         }
     }
-    assert_eq!(refused, ["on_isolation", "run.image", "run.fetch", "kind"]);
+    assert_eq!(refused, ["on_isolation", "run.fetch", "kind"]);
     let found = parse(&lines.join("\n")).unwrap().services;
     assert_eq!((found.len(), found[0].spec.scale.standby), (1, 1));
 }

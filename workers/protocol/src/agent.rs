@@ -109,6 +109,9 @@ pub struct Hello {
     /// Stamp of the last desired state acted on, kept across restarts.
     #[serde(default)]
     pub applied: Option<Stamp>,
+    /// Runtimes offered: `process`, `docker`. Empty of an older agent, which offers `process`.
+    #[serde(default)]
+    pub runtimes: Vec<String>,
     /// What could not be read or is not supported here, as `area: reason`.
     #[serde(default)]
     pub limitations: Vec<String>,

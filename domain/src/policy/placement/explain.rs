@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crate::events::node::{DeviceKind, Supply};
 use crate::events::placement::{Candidate, Explanation, Filter, Part};
-use crate::events::service::ServiceSpec;
+use crate::events::service::{Runtime, ServiceSpec};
 use crate::unit::Milli;
 
 use super::filter::{Survey, memory_of_share};
@@ -200,6 +200,16 @@ fn misfit(pool: &Pool<'_>, spec: &ServiceSpec, survey: &Survey, wanted: &str) ->
             format!("the pool has no {wanted}"),
             format!("add one, or change devices.kind: the pool has {kinds}"),
         );
+    }
+    if out(Filter::RuntimeMissing) > 0 {
+        let (lacking, next) = match spec.run.runtime {
+            Runtime::Docker => (
+                "a Docker engine",
+                "start an engine on one of them (its agent notices within seconds), or use run.runtime: process",
+            ),
+            Runtime::Process => ("runtime process", "add a node that offers it"),
+        };
+        return (format!("no node that is allowed has {lacking}"), next.to_owned());
     }
     if out(Filter::RegionNotAllowed) > 0 {
         let regions = listed(pool.nodes.iter().map(|n| n.node.region.clone()));

@@ -135,6 +135,8 @@ fn node_filter(entry: &PoolNode<'_>, spec: &ServiceSpec) -> Option<Filter> {
         Some(Filter::SupplyNotAllowed)
     } else if !region_allowed(node, spec) {
         Some(Filter::RegionNotAllowed)
+    } else if !node.runtimes.contains(&spec.run.runtime) {
+        Some(Filter::RuntimeMissing)
     } else {
         None
     }

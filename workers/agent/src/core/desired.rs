@@ -128,7 +128,15 @@ impl Core {
                 self.fact(instance, FactBody::Stopped { killed: false });
             }
             Phase::Launching { stop } => {
-                stop.get_or_insert_with(|| reason.to_owned());
+                if stop.is_none() {
+                    *stop = Some(reason.to_owned());
+                    // What takes long (a pull) is given up; what does not is stopped as soon as it runs.
+                    self.out.push(Output::Stop {
+                        instance: instance.clone(),
+                        grace: entry.grace,
+                        reason: reason.to_owned(),
+                    });
+                }
             }
             Phase::Starting { .. } | Phase::Ready { .. } => {
                 entry.phase = Phase::Ending(Because::Asked);

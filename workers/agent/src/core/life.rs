@@ -11,7 +11,14 @@ use super::{
 use crate::{InstanceId, shim::wire::Exit};
 
 impl Core {
-    pub(super) fn launched(&mut self, instance: &InstanceId, pid: u32, port: u16, start_ms: u64, now: Duration) {
+    pub(super) fn launched(
+        &mut self,
+        instance: &InstanceId,
+        pid: u32,
+        port: u16,
+        (fetch_ms, start_ms): (u64, u64),
+        now: Duration,
+    ) {
         let Some(entry) = self.instances.get_mut(instance) else {
             return;
         };
@@ -33,7 +40,7 @@ impl Core {
             FactBody::Started {
                 pid,
                 port,
-                fetch_ms: 0,
+                fetch_ms,
                 start_ms,
             },
         );
@@ -97,11 +104,11 @@ impl Core {
         };
         let body = match &entry.phase {
             Phase::Ready { .. } | Phase::Ending(Because::Own { was_ready: true }) => exited(exit),
+            Phase::Ending(Because::Asked) | Phase::Launching { stop: Some(_) } => FactBody::Stopped { killed },
             Phase::Queued
             | Phase::Launching { .. }
             | Phase::Starting { .. }
             | Phase::Ending(Because::Own { was_ready: false }) => early(exit),
-            Phase::Ending(Because::Asked) => FactBody::Stopped { killed },
             Phase::Ending(Because::Failed { code, reason }) => FactBody::StartFailed {
                 code: code.clone(),
                 reason: match &exit.last_line {
@@ -376,6 +383,13 @@ impl Core {
 /// How a process ended, in a sentence.
 fn describe(exit: &Exit) -> String {
     let mut text = match (exit.code, exit.signal) {
+        _ if let Some(limit) = exit.out_of_memory => match limit {
+            Some(limit) => format!(
+                "killed for want of memory: it may have {} MiB (run.limits.memory)",
+                limit >> 20
+            ),
+            None => "killed for want of memory: the node has no more".to_owned(),
+        },
         (_, Some(signal)) => {
             let name = nix::sys::signal::Signal::try_from(signal)
                 .map_or_else(|_| signal.to_string(), |signal| signal.to_string());

@@ -71,7 +71,9 @@ pub(crate) enum Input {
         pid: u32,
         /// The port it was given.
         port: u16,
-        /// Milliseconds from the launch to the running process.
+        /// Milliseconds spent on fetching.
+        fetch_ms: u64,
+        /// Milliseconds from there to the running process.
         start_ms: u64,
     },
     /// An instance could not be launched, and nothing of it is left.
@@ -323,8 +325,9 @@ impl Core {
                 instance,
                 pid,
                 port,
+                fetch_ms,
                 start_ms,
-            } => self.launched(&instance, pid, port, start_ms, now),
+            } => self.launched(&instance, pid, port, (fetch_ms, start_ms), now),
             Input::LaunchFailed { instance, code, reason } => self.launch_failed(&instance, code, reason),
             Input::Probed { instance, result } => self.probed(&instance, result, now),
             Input::Exited { instance, exit } => self.exited(&instance, &exit),

@@ -65,6 +65,7 @@ fn launched(name: &str) -> Input {
         instance: id(name),
         pid: 7,
         port: 4242,
+        fetch_ms: 0,
         start_ms: 3,
     }
 }
@@ -76,6 +77,7 @@ fn gone(name: &str, code: i32, killed: bool) -> Input {
             code: Some(code),
             signal: None,
             last_line: Some("oops".into()),
+            out_of_memory: None,
         },
         killed,
     }
@@ -280,7 +282,7 @@ fn how_an_instance_ends_decides_what_is_said() {
             "asked to stop while launching",
             |bench| {
                 bench.step(desired(1, vec![wish("inst-a")]));
-                assert_eq!(bench.step(desired(2, vec![stop(wish("inst-a"))])), []);
+                assert_eq!(stops(&bench.step(desired(2, vec![stop(wish("inst-a"))]))), 1);
                 assert_eq!(stops(&bench.step(launched("inst-a"))), 1);
             },
             gone("inst-a", 0, false),

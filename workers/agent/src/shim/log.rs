@@ -37,6 +37,32 @@ impl LogWriter {
         }
     }
 
+    /// A writer that goes on in `dir` at `position`. What lies beyond is cut off.
+    pub(crate) fn resume(dir: &Path, limit: u64, position: u64) -> io::Result<Self> {
+        let mut writer = Self::new(dir, limit);
+        let all = files(dir)?;
+        writer.start = position;
+        for (start, path) in all.into_iter().rev() {
+            if start > position {
+                fs::remove_file(path)?;
+                continue;
+            }
+            let length = fs::metadata(&path)?.len().min(position - start);
+            File::options().write(true).open(path)?.set_len(length)?;
+            // With a gap, as after lost files, a new file begins.
+            if start + length == position {
+                (writer.start, writer.length) = (start, length);
+            }
+            break;
+        }
+        Ok(writer)
+    }
+
+    /// Position of the next byte.
+    pub(crate) fn position(&self) -> u64 {
+        self.start + self.length
+    }
+
     /// Appends, as far as the disk takes it.
     pub(crate) fn append(&mut self, bytes: &[u8]) {
         // A failed write leaves the stream without these bytes; the next one is tried afresh.

@@ -17,5 +17,10 @@ mod run;
 pub(crate) mod tree;
 pub(crate) mod wire;
 
-pub(crate) use log::files as log_files;
+pub(crate) use log::{LastLine, LogWriter, files as log_files};
+/// Size of one file of an instance's output.
+pub(crate) fn log_file_bytes() -> u64 {
+    log::FILE_BYTES
+}
+
 pub(crate) use run::{shim_with_args, stdin_of};

@@ -129,6 +129,7 @@ fn shim(dir: &Path) -> io::Result<()> {
             shim.tell(Event::Started {
                 pid: started.main.pid,
                 start_ms: u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
+                fetch_ms: 0,
             })?;
             shim.run(&signals, &listener)
         }
@@ -403,6 +404,7 @@ impl Shim {
                     code,
                     signal,
                     last_line: self.last_line.get(),
+                    out_of_memory: None,
                 })?;
             }
         }

@@ -27,7 +27,7 @@ pub(crate) const NOTICE: &str = "notice.json";
 pub(crate) const WORK: &str = "work";
 
 /// What to run. Written by the agent before the shim starts; holds the instance's whole environment, so mode 0600.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Spec {
     /// `inst-…`
     pub(crate) instance: String,
@@ -53,6 +53,28 @@ pub(crate) struct Spec {
     pub(crate) ready_http: Option<String>,
     /// Milliseconds it may take to become ready.
     pub(crate) ready_timeout_ms: u64,
+    /// What else a container needs; none for a process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) container: Option<Container>,
+}
+
+/// What a container is made of beside its command and environment.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Container {
+    /// Image.
+    pub(crate) image: String,
+    /// `node-…`, for its label.
+    pub(crate) node: String,
+    /// UUIDs of the NVIDIA cards it is given.
+    pub(crate) gpus: Vec<String>,
+    /// Processor time, thousandths of one CPU.
+    pub(crate) cpu_milli: Option<u32>,
+    /// Memory, bytes.
+    pub(crate) memory_bytes: Option<u64>,
+    /// Processes and threads.
+    pub(crate) processes: Option<u32>,
+    /// Address of the node on which its port is published.
+    pub(crate) publish: String,
 }
 
 /// What became of it.
@@ -87,6 +109,9 @@ pub(crate) enum Event {
         pid: i32,
         /// Milliseconds from the shim's start to the running command.
         start_ms: u64,
+        /// Milliseconds spent on fetching before that.
+        #[serde(default)]
+        fetch_ms: u64,
     },
     /// It could not be started. Last event.
     Failed {
@@ -115,6 +140,9 @@ pub(crate) struct Exit {
     pub(crate) signal: Option<i32>,
     /// Last line it wrote to stderr.
     pub(crate) last_line: Option<String>,
+    /// The kernel ended it for want of memory; its limit in bytes, where it has one of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) out_of_memory: Option<Option<u64>>,
 }
 
 /// What an agent asks of a shim.

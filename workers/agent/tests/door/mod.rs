@@ -38,6 +38,10 @@ fn program() -> PathBuf {
 
 /// An agent process and where it lives.
 pub struct Rig {
+    /// Its own on this machine: containers carry it.
+    pub node: String,
+    /// Further environment of the agent.
+    pub env: Vec<(String, String)>,
     dir: tempfile::TempDir,
     listener: TcpListener,
     agent: Option<Child>,
@@ -45,13 +49,22 @@ pub struct Rig {
 
 impl Rig {
     pub async fn new() -> Self {
-        let mut rig = Self {
-            dir: tempfile::tempdir().unwrap(),
-            listener: TcpListener::bind("127.0.0.1:0").await.unwrap(),
-            agent: None,
-        };
+        let mut rig = Self::idle().await;
         rig.start_agent();
         rig
+    }
+
+    /// A rig whose agent is not started yet.
+    pub async fn idle() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let unique = dir.path().file_name().unwrap().to_string_lossy().replace('.', "");
+        Self {
+            node: format!("node-{unique}"),
+            env: Vec::new(),
+            dir,
+            listener: TcpListener::bind("127.0.0.1:0").await.unwrap(),
+            agent: None,
+        }
     }
 
     pub fn start_agent(&mut self) {
@@ -61,6 +74,7 @@ impl Rig {
             .arg(self.dir.path())
             .arg(url)
             .env("TIDEMILL_TOKEN", "secret")
+            .envs(self.env.iter().cloned())
             .spawn()
             .expect("cargo builds the example agent-under-test before it runs tests");
         self.agent = Some(agent);
@@ -71,7 +85,7 @@ impl Rig {
             let (stream, _) = soon("a connection", self.listener.accept()).await.unwrap();
             // The inspection of a joining node only measures how long a connection takes.
             if let Ok(socket) = accept_async(stream).await {
-                return Door::open(socket).await;
+                return Door::open(socket, &self.node).await;
             }
         }
     }
@@ -241,7 +255,7 @@ pub struct Door {
 }
 
 impl Door {
-    async fn open(mut socket: WebSocketStream<TcpStream>) -> Self {
+    async fn open(mut socket: WebSocketStream<TcpStream>, node: &str) -> Self {
         let AgentMessage::Hello(hello) = receive(&mut socket).await else {
             panic!("an agent greets first");
         };
@@ -252,7 +266,7 @@ impl Door {
             sequence: hello.applied.as_ref().map_or(1, |stamp| stamp.sequence),
         };
         let welcome = Welcome {
-            node: "node-1".into(),
+            node: node.into(),
             stamp: stamp.clone(),
             beat_ms: 100,
             resend_ms: 5_000,

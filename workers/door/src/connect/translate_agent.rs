@@ -108,9 +108,21 @@ pub(super) fn join(hello: &Hello, credential: Option<CredentialId>) -> Result<Jo
         agent_id: label("agent_id", &hello.agent_id)?,
         credential,
         devices: hello.devices.iter().map(device).collect::<Result<_, _>>()?,
+        runtimes: runtimes(&hello.runtimes),
         instances: hello.instances.iter().map(instance).collect::<Result<_, _>>()?,
         inspection: hello.inspection.as_deref().map(inspection),
     })
+}
+
+/// The runtimes this build knows of those offered. An older agent says nothing, and offers processes.
+fn runtimes(offered: &[String]) -> Vec<Runtime> {
+    let known = [("process", Runtime::Process), ("docker", Runtime::Docker)];
+    let offers = |word: &str| offered.iter().any(|offered| offered == word);
+    let found = known.into_iter().filter(|(word, _)| offers(word));
+    match offered.is_empty() {
+        true => vec![Runtime::Process],
+        false => found.map(|(_, runtime)| runtime).collect(),
+    }
 }
 
 /// What a node found of itself, cut to bounds: it must not keep the node out.

@@ -22,8 +22,8 @@ const DEFAULT_READY_HOLD: Span = Span::from_secs(2);
 const DEFAULT_GRACE: Span = Span::from_secs(30);
 
 const RUN: Keys = Keys {
-    known: &["runtime", "command", "env", "ready", "stop"],
-    reserved: &["image", "fetch", "limits"],
+    known: &["runtime", "command", "image", "env", "limits", "ready", "stop"],
+    reserved: &["fetch"],
 };
 const READY: Keys = Keys {
     known: &["http", "timeout", "hold"],
@@ -46,16 +46,17 @@ const LIMITS: Keys = Keys {
 pub(super) fn read(root: &Object<'_>, warnings: &mut Vec<String>) -> Result<Run> {
     let run = root.need("run", "{command: [python3, serve.py]}")?.object(&RUN)?;
     let runtime = match run.get("runtime") {
-        Some(runtime) => {
-            if runtime.text()? == "docker" {
-                return Err(runtime.not_yet("runtime `docker` is not there yet; known is process"));
-            }
-            runtime.word(&[("process", Runtime::Process), ("docker", Runtime::Docker)])?
-        }
+        Some(runtime) => runtime.word(&[("process", Runtime::Process), ("docker", Runtime::Docker)])?,
         None => Runtime::Process,
     };
     let ready = run.object("ready", &READY)?;
     let stop = run.object("stop", &STOP)?;
+    if let (Runtime::Process, Some(limits)) = (runtime, run.get("limits")) {
+        warnings.push(format!(
+            "`{}` at line {} is kept and not enforced yet: limits hold for runtime docker alone",
+            limits.path, limits.line
+        ));
+    }
     Ok(Run {
         runtime,
         command: command(&run, runtime)?,
