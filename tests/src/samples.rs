@@ -200,6 +200,18 @@ pub struct EarlierSample {
     pub becomes: Event,
 }
 
+fn joined_device() -> JoinedDevice {
+    JoinedDevice {
+        device: DeviceId::from_bits(30),
+        uuid: "GPU-1".into(),
+        kind: DeviceKind::Rocm,
+        model: "MI300X".into(),
+        memory_bytes: 192 << 30,
+        speed_milli: 930,
+        simulated: true,
+    }
+}
+
 /// The samples of earlier versions, in the order of their table.
 pub fn earlier() -> Vec<EarlierSample> {
     let spec = v1::ServiceSpec {
@@ -284,31 +296,20 @@ pub fn earlier() -> Vec<EarlierSample> {
         provider: "own".into(),
         region: "east".into(),
         zone: "a".into(),
-        address: None,
+        address: Some("127.0.0.1".into()),
         boot_id: "boot".into(),
         machine_id: "machine".into(),
         agent_id: "agent".into(),
-        credential: None,
-        devices: vec![],
+        credential: Some(CredentialId::from_bits(10)),
+        devices: vec![joined_device()],
     };
     let bytes = |body: &dyn Fn() -> postcard::Result<Vec<u8>>| body().expect("bodies encode");
     vec![
         EarlierSample {
             bytes: bytes(&|| postcard::to_allocvec(&joined)),
             becomes: NodeJoined {
-                node: joined.node,
-                name: joined.name.clone(),
-                supply: joined.supply,
-                provider: "own".into(),
-                region: "east".into(),
-                zone: "a".into(),
-                address: None,
-                boot_id: "boot".into(),
-                machine_id: "machine".into(),
-                agent_id: "agent".into(),
-                credential: None,
-                devices: vec![],
                 runtimes: vec![Runtime::Process],
+                ..NodeJoined::from(joined.clone())
             }
             .into(),
         },
@@ -442,15 +443,7 @@ pub fn samples() -> Vec<Event> {
             machine_id: "machine".into(),
             agent_id: "agent".into(),
             credential: Some(credential),
-            devices: vec![JoinedDevice {
-                device: DeviceId::from_bits(30),
-                uuid: "GPU-1".into(),
-                kind: DeviceKind::Rocm,
-                model: "MI300X".into(),
-                memory_bytes: 192 << 30,
-                speed_milli: 930,
-                simulated: true,
-            }],
+            devices: vec![joined_device()],
             runtimes: vec![Runtime::Process, Runtime::Docker],
         }
         .into(),
