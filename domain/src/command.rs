@@ -386,17 +386,13 @@ pub struct JoinNode {
     /// Inventory.
     pub devices: Vec<OfferedDevice>,
     /// How it can run instances.
-    #[serde(default = "process_alone")]
+    #[serde(default = "Runtime::unsaid")]
     pub runtimes: Vec<Runtime>,
     /// Instances of which the agent still has anything.
     pub instances: Vec<InstanceId>,
     /// What it measured of itself; none of an older agent.
     #[serde(default)]
     pub inspection: Option<OfferedInspection>,
-}
-
-fn process_alone() -> Vec<Runtime> {
-    vec![Runtime::Process]
 }
 
 /// What a joining node measured of itself.

@@ -112,6 +112,24 @@ pub fn apply(service: &str, spec: ServiceSpec) -> Command {
     }
 }
 
+/// The command that doubts a node which was silent for 3 s.
+pub fn suspect(node: NodeId) -> Command {
+    Command::SuspectNode {
+        node,
+        silent: Span::from_secs(3),
+        closed: false,
+        reason: "silent".into(),
+    }
+}
+
+/// The command that trusts a doubted node again.
+pub fn recover(node: NodeId) -> Command {
+    Command::RecoverNode {
+        node,
+        reason: "heard".into(),
+    }
+}
+
 /// An instance on one whole device.
 pub fn whole(instance: InstanceId, node: NodeId, uuid: &str) -> Placement {
     let hold = Hold {

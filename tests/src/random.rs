@@ -16,7 +16,7 @@ use tidemill_domain::time::Span;
 use tidemill_domain::unit::Milli;
 
 use crate::cell::Cell;
-use crate::make::{apply, join, no_explanation, ready, spec, started};
+use crate::make::{apply, join, no_explanation, ready, spec, started, suspect};
 
 /// Runs one command per number, with its checks, and returns the cell.
 pub fn run(numbers: &[u64]) -> Cell {
@@ -110,15 +110,7 @@ pub fn step(cell: &mut Cell, number: u64) {
             .map(|service| standby_command(cell, service, &mut choice)),
         25 if choice.below(2) == 0 => {
             for node in nodes {
-                let silent = Span::from_secs(3);
-                let reason = "all at once".to_owned();
-                let closed = false;
-                let _ = cell.ask(Command::SuspectNode {
-                    node,
-                    silent,
-                    closed,
-                    reason,
-                });
+                let _ = cell.ask(suspect(node));
             }
             None
         }

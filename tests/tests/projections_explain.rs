@@ -366,7 +366,7 @@ fn the_contracts_keys_are_there() {
 #[test]
 fn what_the_breaker_holds_says_so_and_what_helps() {
     use tidemill_domain::command::JoinNode;
-    use tidemill_tests::make::{apply, fact, join, ready, spec, started};
+    use tidemill_tests::make::{apply, fact, join, ready, spec, started, suspect};
 
     let mut cell = tidemill_tests::cell::Cell::new();
     for n in 0..7 {
@@ -392,12 +392,7 @@ fn what_the_breaker_holds_says_so_and_what_helps() {
     let node = |cell: &tidemill_tests::cell::Cell, n: usize| cell.state.node_named(&format!("n{n}")).unwrap().id;
     for n in 1..6 {
         let node = node(&cell, n);
-        cell.given(Command::SuspectNode {
-            node,
-            silent: Span::from_secs(3),
-            closed: false,
-            reason: "nothing was heard for 3 s".into(),
-        });
+        cell.given(suspect(node));
     }
     let silent = node(&cell, 5);
     let held = cell.state.nodes[&silent].instances.iter().next().copied().unwrap();
@@ -415,20 +410,14 @@ fn what_the_breaker_holds_says_so_and_what_helps() {
 
 #[test]
 fn a_node_that_flapped_says_from_when_it_gets_work() {
+    use tidemill_tests::make::{join, recover, suspect};
+
     let mut cell = tidemill_tests::cell::Cell::new();
-    cell.given(Command::JoinNode(tidemill_tests::make::join("n1", 1)));
+    cell.given(Command::JoinNode(join("n1", 1)));
     let node = cell.state.node_named("n1").unwrap().id;
     for _ in 0..3 {
-        cell.given(Command::SuspectNode {
-            node,
-            silent: Span::from_secs(3),
-            closed: false,
-            reason: "silent".into(),
-        });
-        cell.given(Command::RecoverNode {
-            node,
-            reason: "heard".into(),
-        });
+        cell.given(suspect(node));
+        cell.given(recover(node));
     }
     let told = explain(&cell.state, &Entity::Node(node)).unwrap();
     assert!(told.to_string().contains("no new work before"), "{told}");

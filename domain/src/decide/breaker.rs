@@ -16,27 +16,28 @@ pub(super) fn trip(state: &State, context: &Context<'_>, node: NodeId) -> Option
     }
     let loss = state.mass_loss(Some((node, context.now)))?;
     let tripped = BreakerTripped {
-        nodes: loss.nodes.into_iter().collect(),
+        nodes: loss.nodes,
         of: loss.of as u32,
         providers: loss.providers as u32,
     };
     Some(tripped.into())
 }
 
-/// The nodes are gone: their work is to move. Nothing, if it is not tripped.
+/// The nodes are gone: their work is to move.
 pub(super) fn confirm(state: &State, reason: String) -> Result<Vec<Event>, Rejection> {
-    reason_given(&reason)?;
-    if !state.breaker_tripped() {
-        return Ok(vec![]);
-    }
-    Ok(vec![BreakerConfirmed { reason }.into()])
+    judge(state, reason, |reason| BreakerConfirmed { reason }.into())
 }
 
-/// Every node is judged by itself again. Nothing, if it is not tripped.
+/// Every node is judged by itself again.
 pub(super) fn reset(state: &State, reason: String) -> Result<Vec<Event>, Rejection> {
+    judge(state, reason, |reason| BreakerReset { reason }.into())
+}
+
+/// An operator's judgement, with its reason. Nothing, if there is nothing to judge.
+fn judge(state: &State, reason: String, judged: impl FnOnce(String) -> Event) -> Result<Vec<Event>, Rejection> {
     reason_given(&reason)?;
-    if !state.breaker_tripped() {
-        return Ok(vec![]);
-    }
-    Ok(vec![BreakerReset { reason }.into()])
+    Ok(match state.breaker_tripped() {
+        true => vec![judged(reason)],
+        false => vec![],
+    })
 }

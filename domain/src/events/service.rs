@@ -203,6 +203,27 @@ pub enum Runtime {
     Docker,
 }
 
+impl Runtime {
+    /// Each with its word, on the wire and in workload files.
+    pub const WORDS: [(&'static str, Runtime); 2] = [
+        (Runtime::Process.word(), Runtime::Process),
+        (Runtime::Docker.word(), Runtime::Docker),
+    ];
+
+    /// What nodes offer that do not say what they offer: those of releases that knew nothing else.
+    pub fn unsaid() -> Vec<Runtime> {
+        vec![Runtime::Process]
+    }
+
+    /// Its word.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Runtime::Process => "process",
+            Runtime::Docker => "docker",
+        }
+    }
+}
+
 /// A file that an instance needs, known by its content.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Schema)]
 pub struct FetchFile {

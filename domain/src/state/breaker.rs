@@ -4,8 +4,8 @@
 //! the control plane than the death of all of them. Starting all their work anew would then overload what is left, and end
 //! with two of everything. So the breaker trips in the very commit that doubts the node which is one too many, and while
 //! it is tripped nothing is started in place of what runs on doubted nodes, nor are those given up. Gateways and standbys
-//! need no word from here and go on, and a service of which nothing else is left gets one replica. What is in place of an operator's judgement was rejected: a timer would only be a
-//! slower storm.
+//! need no word from here and go on, and a service of which nothing else is left gets one replica. Rejected: a timer in
+//! place of an operator's judgement, which would only be a slower storm.
 //!
 //! Invariants: it trips on doubts after the last confirmation or reset only, so what an operator has judged is not asked
 //! again; a pool of fewer than [`LEAST_NODES`] doubted nodes, or of one provider, never trips it.
@@ -46,8 +46,8 @@ pub struct Breaker {
 /// Many nodes that are doubted at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MassLoss {
-    /// Which.
-    pub nodes: BTreeSet<NodeId>,
+    /// Which, in order of their ids.
+    pub nodes: Vec<NodeId>,
     /// Nodes there were before.
     pub of: usize,
     /// Providers of the doubted ones.
@@ -58,6 +58,11 @@ impl State {
     /// Whether work on doubted nodes is held where it is.
     pub fn breaker_tripped(&self) -> bool {
         self.cell.breaker.tripped_at.is_some()
+    }
+
+    /// Nodes that are doubted now, for whatever reason.
+    pub fn doubted_nodes(&self) -> impl Iterator<Item = &Node> {
+        self.nodes.values().filter(|n| n.state == NodeState::Suspect)
     }
 
     /// Replicas on doubted nodes that the tripped breaker keeps from being replaced: all of them, except that a service
@@ -104,9 +109,7 @@ impl State {
             providers: providers.len(),
         })
     }
-}
 
-impl State {
     pub(super) fn trip_breaker(&mut self, meta: &EventMeta, touched: &mut Touched) {
         self.cell.breaker.tripped_at = Some(meta.recorded_at);
         self.cell.breaker.changed = meta.address;
@@ -126,12 +129,7 @@ impl State {
     /// What is to be done for services on doubted nodes is another thing now.
     fn breaker_changed(&mut self, meta: &EventMeta, touched: &mut Touched) {
         touched.push(Entity::Cell);
-        let doubted: Vec<NodeId> = self
-            .nodes
-            .values()
-            .filter(|n| n.state == NodeState::Suspect)
-            .map(|n| n.id)
-            .collect();
+        let doubted: Vec<NodeId> = self.doubted_nodes().map(|n| n.id).collect();
         for node in doubted {
             self.services_notice(node, meta, touched);
         }

@@ -1,7 +1,7 @@
 //! Given many nodes that fall silent at once, then their work stays where it is until an operator has judged, and nobody
 //! goes without an answer meanwhile.
 
-use tidemill_domain::command::{Command, JoinNode};
+use tidemill_domain::command::Command;
 use tidemill_domain::events::Event;
 use tidemill_domain::events::service::Spread;
 use tidemill_domain::policy::replicas::ReplicaAction;
@@ -10,7 +10,7 @@ use tidemill_domain::state::breaker::WITHIN;
 use tidemill_domain::state::node::NodeState;
 use tidemill_domain::time::Span;
 use tidemill_tests::cell::Cell;
-use tidemill_tests::make::{apply, join, spec};
+use tidemill_tests::make::{apply, spec};
 
 use crate::drive::*;
 
@@ -19,23 +19,10 @@ fn pool(own: usize, lent: usize) -> Cell {
     let mut cell = Cell::new();
     for (provider, count) in [("own", own), ("lent", lent)] {
         for n in 0..count {
-            cell.given(Command::JoinNode(JoinNode {
-                provider: provider.into(),
-                ..join(&format!("{provider}{n}"), 1)
-            }));
+            cell.given(of_provider(&format!("{provider}{n}"), provider, 1));
         }
     }
     cell
-}
-
-fn suspect(cell: &mut Cell, name: &str) -> Vec<Event> {
-    let node = node(cell, name);
-    cell.given(Command::SuspectNode {
-        node,
-        silent: Span::from_secs(3),
-        closed: false,
-        reason: "silent".into(),
-    })
 }
 
 fn lose(cell: &mut Cell, name: &str) -> Result<Vec<Event>, Rejection> {
@@ -45,14 +32,6 @@ fn lose(cell: &mut Cell, name: &str) -> Result<Vec<Event>, Rejection> {
         silent: Span::from_secs(20),
         reason: "silent".into(),
     })
-}
-
-fn recover(cell: &mut Cell, name: &str) {
-    let node = node(cell, name);
-    cell.given(Command::RecoverNode {
-        node,
-        reason: "heard".into(),
-    });
 }
 
 fn trips(events: &[Event]) -> bool {
@@ -71,7 +50,7 @@ fn tripped() -> Cell {
     all_ready(&mut cell, "hello");
     for (n, name) in SILENT.iter().enumerate() {
         cell.wait(Span::from_secs(2));
-        let events = suspect(&mut cell, name);
+        let events = falls_silent(&mut cell, name);
         assert_eq!(trips(&events), n == 4, "the fifth is one too many");
         if n < 4 {
             assert!(!cell.state.breaker_tripped());
@@ -125,7 +104,7 @@ fn few_nodes_one_provider_or_a_slow_loss_never_trip_it() {
             .map(|n| format!("own{n}"))
             .chain((0..lent_silent).map(|n| format!("lent{n}")));
         for name in names {
-            suspect(&mut cell, &name);
+            falls_silent(&mut cell, &name);
             cell.wait(Span::from_secs(apart));
         }
         assert_eq!(cell.state.breaker_tripped(), expected, "{case}");
@@ -165,7 +144,7 @@ fn a_service_of_which_nothing_else_is_left_gets_one_replica() {
         }
     }
     for name in &silent {
-        suspect(&mut cell, name);
+        falls_silent(&mut cell, name);
     }
     assert!(cell.state.breaker_tripped(), "{silent:?}");
     assert_eq!(requests(&cell, "hello"), 1);
@@ -183,7 +162,7 @@ fn once_confirmed_the_work_moves_and_the_same_doubts_do_not_trip_it_again() {
     assert!(!cell.state.breaker_tripped());
     let replaced = requests(&cell, "hello");
     assert!(replaced >= 3, "all that ran there is missing: {replaced}");
-    let again = suspect(&mut cell, "own3");
+    let again = falls_silent(&mut cell, "own3");
     assert!(!trips(&again), "five of these were judged");
     assert!(lose(&mut cell, "own0").is_ok());
     assert_eq!(cell.given(confirm("again")), Vec::<Event>::new());
@@ -196,11 +175,14 @@ fn a_reset_judges_every_node_by_itself_and_new_doubts_count_anew() {
         reason: "the switch is mended".into(),
     });
     for name in SILENT {
-        recover(&mut cell, name);
+        is_heard(&mut cell, name);
     }
     assert_eq!(requests(&cell, "hello"), 0, "what ran there still runs");
     cell.wait(WITHIN);
-    let tripped: Vec<bool> = SILENT.iter().map(|name| trips(&suspect(&mut cell, name))).collect();
+    let tripped: Vec<bool> = SILENT
+        .iter()
+        .map(|name| trips(&falls_silent(&mut cell, name)))
+        .collect();
     assert_eq!(tripped, [false, false, false, false, true]);
 }
 
@@ -210,6 +192,6 @@ fn nodes_that_are_heard_again_end_the_mass_loss_one_by_one() {
     assert!(cell.state.mass_loss(None).is_some());
     cell.wait(Span::from_secs(3600));
     assert!(cell.state.mass_loss(None).is_some(), "time alone judges nothing");
-    recover(&mut cell, "own0");
+    is_heard(&mut cell, "own0");
     assert!(cell.state.mass_loss(None).is_none(), "four are few");
 }

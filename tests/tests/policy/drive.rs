@@ -1,6 +1,7 @@
 //! Drives a cell by the policies alone, as the scheduler would, and plays its nodes.
 
-use tidemill_domain::command::{Command, FactBody};
+use tidemill_domain::command::{Command, FactBody, JoinNode};
+use tidemill_domain::events::Event;
 use tidemill_domain::events::instance::StopReason;
 use tidemill_domain::id::{InstanceId, NodeId, ServiceId};
 use tidemill_domain::policy::placement::{self, Decision};
@@ -8,7 +9,7 @@ use tidemill_domain::policy::replicas::{ReplicaAction, reconcile};
 use tidemill_domain::state::instance::{Instance, InstanceState};
 use tidemill_domain::unit::Name;
 use tidemill_tests::cell::Cell;
-use tidemill_tests::make::{fact, name, ready, started};
+use tidemill_tests::make::{fact, join, name, ready, recover, started, suspect};
 
 pub fn service(cell: &Cell, service: &str) -> ServiceId {
     let found = cell.state.service_named(&Name::default_tenant(), &name(service));
@@ -27,6 +28,24 @@ pub fn live<'a>(cell: &'a Cell, of: &str) -> Vec<&'a Instance> {
 pub fn in_state(cell: &Cell, of: &str, state: InstanceState) -> Vec<InstanceId> {
     let live = live(cell, of).into_iter();
     live.filter(|i| i.state == state).map(|i| i.id).collect()
+}
+
+/// A node of another provider than the usual one.
+pub fn of_provider(node: &str, provider: &str, devices: usize) -> Command {
+    Command::JoinNode(JoinNode {
+        provider: provider.into(),
+        ..join(node, devices)
+    })
+}
+
+/// The node of this name falls silent; what that brings.
+pub fn falls_silent(cell: &mut Cell, name: &str) -> Vec<Event> {
+    cell.given(suspect(node(cell, name)))
+}
+
+/// The node of this name is heard again.
+pub fn is_heard(cell: &mut Cell, name: &str) {
+    cell.given(recover(node(cell, name)));
 }
 
 /// What the service needs now.

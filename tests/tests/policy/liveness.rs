@@ -9,7 +9,7 @@ use tidemill_domain::policy::liveness::{
 use tidemill_domain::state::node::NodeState;
 use tidemill_domain::time::{Span, Timestamp};
 use tidemill_tests::cell::Cell;
-use tidemill_tests::make::join;
+use tidemill_tests::make::{join, recover, suspect};
 
 use crate::drive::node;
 
@@ -367,17 +367,9 @@ fn flap(cell: &mut Cell, name: &str, times: usize) {
     let id = node(cell, name);
     for _ in 0..times {
         cell.wait(Span::from_secs(20));
-        cell.given(Command::SuspectNode {
-            node: id,
-            silent: Span::from_secs(3),
-            closed: false,
-            reason: "silent".into(),
-        });
+        cell.given(suspect(id));
         cell.wait(Span::from_secs(1));
-        cell.given(Command::RecoverNode {
-            node: id,
-            reason: "heard".into(),
-        });
+        cell.given(recover(id));
     }
 }
 

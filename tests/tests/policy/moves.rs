@@ -8,7 +8,7 @@ use tidemill_domain::policy::replicas::{ReplicaAction, reconcile};
 use tidemill_domain::state::instance::InstanceState;
 use tidemill_domain::time::Span;
 use tidemill_tests::cell::Cell;
-use tidemill_tests::make::{apply, join, spec};
+use tidemill_tests::make::{apply, join, recover, spec, suspect};
 
 use crate::drive::*;
 
@@ -125,21 +125,13 @@ fn what_serves_on_a_doubted_node_is_replaced_and_kept_until_it_is_known_better()
     let mut cell = two_nodes(2);
     let node = node(&cell, "n1");
     let old = on(&cell, "n1", InstanceState::Ready);
-    cell.given(Command::SuspectNode {
-        node,
-        silent: Span::from_secs(3),
-        closed: false,
-        reason: "silent".into(),
-    });
+    cell.given(suspect(node));
     assert_eq!(requested(&cell), 2);
     cell.wait(Span::from_secs(1));
     schedule(&mut cell);
     all_ready(&mut cell, "hello");
     assert_eq!(actions(&cell, "hello"), [], "two serve for certain, two perhaps");
-    cell.given(Command::RecoverNode {
-        node,
-        reason: "heard".into(),
-    });
+    cell.given(recover(node));
     let gone: Vec<_> = drains(&cell, "hello").into_iter().map(|(id, _)| id).collect();
     assert_eq!(gone.len(), 2);
     assert!(gone.iter().all(|id| !old.contains(id)), "the newest go");
@@ -152,12 +144,7 @@ fn what_never_served_on_a_doubted_node_is_only_in_the_way() {
     cell.given(apply("hello", spec(1, 1000)));
     schedule(&mut cell);
     let node = node(&cell, "n1");
-    cell.given(Command::SuspectNode {
-        node,
-        silent: Span::from_secs(3),
-        closed: false,
-        reason: "silent".into(),
-    });
+    cell.given(suspect(node));
     assert_eq!(drains(&cell, "hello")[0].1, StopReason::NodeDoubted);
     assert_eq!(requested(&cell), 1);
 }

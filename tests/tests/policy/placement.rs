@@ -13,7 +13,7 @@ use tidemill_domain::state::instance::InstanceState;
 use tidemill_domain::time::Span;
 use tidemill_domain::unit::Milli;
 use tidemill_tests::cell::Cell;
-use tidemill_tests::make::{apply, device, join, spec};
+use tidemill_tests::make::{apply, device, join, spec, suspect};
 
 use crate::drive::*;
 
@@ -252,12 +252,7 @@ fn suspect_nodes_get_nothing() {
     let mut cell = Cell::new();
     cell.given(Command::JoinNode(join("n1", 4)));
     let node = node(&cell, "n1");
-    cell.given(Command::SuspectNode {
-        node,
-        silent: Span::from_secs(3),
-        closed: false,
-        reason: "silent".into(),
-    });
+    cell.given(suspect(node));
     cell.given(apply("hello", spec(1, 1)));
     schedule(&mut cell);
     let why = deferral(&cell, "hello");
@@ -405,12 +400,7 @@ fn dirty_and_lost_devices_are_not_given_away() {
     all_ready(&mut cell, "hello");
     let node = node(&cell, "n1");
     for command in [
-        Command::SuspectNode {
-            node,
-            silent: Span::from_secs(3),
-            closed: false,
-            reason: "silent".into(),
-        },
+        suspect(node),
         Command::LoseNode {
             node,
             silent: Span::from_secs(10),

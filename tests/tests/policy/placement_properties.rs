@@ -10,7 +10,7 @@ use tidemill_domain::state::instance::InstanceState;
 use tidemill_domain::time::Span;
 use tidemill_domain::unit::Milli;
 use tidemill_tests::cell::Cell;
-use tidemill_tests::make::{apply, device, join, spec};
+use tidemill_tests::make::{apply, device, join, spec, suspect};
 
 use crate::drive::*;
 
@@ -72,12 +72,7 @@ fn cell_of(nodes: &[NodeShape]) -> Cell {
         cell.given(Command::JoinNode(join));
         if *doubted {
             let node = node(&cell, &format!("n{n}"));
-            cell.given(Command::SuspectNode {
-                node,
-                silent: Span::from_secs(3),
-                closed: false,
-                reason: "silent".into(),
-            });
+            cell.given(suspect(node));
         }
     }
     cell

@@ -8,7 +8,7 @@ use tidemill_domain::policy::replicas::{ReplicaAction, reconcile, surge};
 use tidemill_domain::state::instance::InstanceState;
 use tidemill_domain::time::Span;
 use tidemill_tests::cell::Cell;
-use tidemill_tests::make::{apply, fact, failed, join, spec, started};
+use tidemill_tests::make::{apply, fact, failed, join, recover, spec, started, suspect};
 
 use crate::drive::*;
 
@@ -134,21 +134,13 @@ fn of_those_that_serve_the_newest_goes_and_one_on_a_doubted_node_waits_for_it() 
     scale(&mut cell, 1);
     assert_eq!(drains(&cell, "hello"), [(new, StopReason::ScaledDown)]);
     let node = cell.state.instances[&old].node.unwrap();
-    cell.given(Command::SuspectNode {
-        node,
-        silent: Span::from_secs(3),
-        closed: false,
-        reason: "silent".into(),
-    });
+    cell.given(suspect(node));
     assert_eq!(
         drains(&cell, "hello"),
         [],
         "the other one is all that serves for certain"
     );
-    cell.given(Command::RecoverNode {
-        node,
-        reason: "heard".into(),
-    });
+    cell.given(recover(node));
     assert_eq!(drains(&cell, "hello"), [(new, StopReason::ScaledDown)]);
 }
 

@@ -1,6 +1,6 @@
 //! Given a service with standbys, when replicas are lost, moved, scaled or rolled over, then this becomes of both.
 
-use tidemill_domain::command::{Command, DrainNode, JoinNode};
+use tidemill_domain::command::{Command, DrainNode};
 use tidemill_domain::events::Event;
 use tidemill_domain::events::instance::StopReason;
 use tidemill_domain::events::node::DrainCause;
@@ -9,7 +9,7 @@ use tidemill_domain::id::InstanceId;
 use tidemill_domain::policy::replicas::ReplicaAction;
 use tidemill_domain::time::Span;
 use tidemill_tests::cell::Cell;
-use tidemill_tests::make::{apply, fact, failed, join, spec};
+use tidemill_tests::make::{apply, fact, failed, recover, spec};
 
 use crate::drive::*;
 
@@ -17,13 +17,6 @@ fn with_standbys(replicas: u32, standbys: u32) -> ServiceSpec {
     let mut spec = spec(replicas, 100);
     spec.scale.standby = standbys;
     spec
-}
-
-fn of_provider(node: &str, provider: &str, devices: usize) -> Command {
-    Command::JoinNode(JoinNode {
-        provider: provider.into(),
-        ..join(node, devices)
-    })
 }
 
 /// Two replicas that answer on n1 and n2 of one provider, and a standby that answers on n3 of another.
@@ -50,16 +43,6 @@ fn ready_replicas(cell: &Cell) -> Vec<InstanceId> {
 fn standbys(cell: &Cell) -> Vec<InstanceId> {
     let live = live(cell, "hello").into_iter();
     live.filter(|i| i.standby && !i.state.leaving()).map(|i| i.id).collect()
-}
-
-fn suspect(cell: &mut Cell, name: &str) {
-    let node = node(cell, name);
-    cell.given(Command::SuspectNode {
-        node,
-        silent: Span::from_secs(3),
-        closed: false,
-        reason: "silent".into(),
-    });
 }
 
 /// The node of a replica that answers.
@@ -115,7 +98,7 @@ fn a_standby_serves_in_the_very_round_in_which_a_node_is_doubted() {
     let standby = standbys(&cell)[0];
     let lost = ready_replicas(&cell)[0];
     let name = node_of(&cell, lost);
-    suspect(&mut cell, &name);
+    falls_silent(&mut cell, &name);
     let promotes =
         |action: &ReplicaAction| matches!(action, ReplicaAction::Promote { promoted, .. } if *promoted == [standby]);
     assert!(
@@ -141,13 +124,10 @@ fn a_node_that_comes_back_leaves_as_many_as_are_wanted() {
     let mut cell = standing_by();
     let lost = ready_replicas(&cell)[0];
     let name = node_of(&cell, lost);
-    suspect(&mut cell, &name);
+    falls_silent(&mut cell, &name);
     schedule(&mut cell);
     let back = node(&cell, &name);
-    cell.given(Command::RecoverNode {
-        node: back,
-        reason: "heard".into(),
-    });
+    cell.given(recover(back));
     settle(&mut cell);
     assert_eq!((ready_replicas(&cell).len(), standbys(&cell).len()), (2, 1));
     assert!(ready_replicas(&cell).contains(&lost), "what served longest stays");
@@ -166,7 +146,7 @@ fn a_replica_on_its_way_stands_by_once_a_standby_has_its_place() {
     assert_ne!(standby, old);
     let lost = ready_replicas(&cell)[0];
     let name = node_of(&cell, lost);
-    suspect(&mut cell, &name);
+    falls_silent(&mut cell, &name);
     schedule(&mut cell);
     let starting: Vec<InstanceId> = live(&cell, "hello")
         .into_iter()

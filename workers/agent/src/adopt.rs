@@ -7,7 +7,7 @@
 use std::{
     fs::{File, OpenOptions},
     io,
-    os::{fd::AsRawFd, unix::net::UnixStream},
+    os::unix::net::UnixStream,
     path::Path,
     time::Duration,
 };
@@ -23,6 +23,7 @@ use crate::{
         tree,
         wire::{self, Event, Spec, State},
     },
+    socket,
 };
 
 /// How long a shim that holds its lock may take until it answers.
@@ -143,7 +144,7 @@ fn find_shim(dir: &Path) -> io::Result<Shim> {
         if let Ok(lock) = Flock::lock(lock, FlockArg::LockExclusiveNonblock) {
             return Ok(Shim::Gone(lock));
         }
-        if let Ok(stream) = connect(dir) {
+        if let Ok(stream) = socket::connect(dir, wire::SOCKET) {
             return Ok(Shim::Lives(stream));
         }
         std::thread::sleep(ANSWER_GAP);
@@ -152,12 +153,6 @@ fn find_shim(dir: &Path) -> io::Result<Shim> {
         io::ErrorKind::TimedOut,
         format!("the shim of {} holds its lock but does not answer", dir.display()),
     ))
-}
-
-/// Connects to the socket in `dir` by way of `/proc`, since a socket's path may have 107 bytes only.
-fn connect(dir: &Path) -> io::Result<UnixStream> {
-    let handle = File::open(dir)?;
-    UnixStream::connect(format!("/proc/self/fd/{}/{}", handle.as_raw_fd(), wire::SOCKET))
 }
 
 /// Ends what a killed shim left running, however long that takes.

@@ -16,9 +16,12 @@ use std::{
 };
 
 use tidemill_protocol::agent::DesiredInstance;
+use tokio::task::JoinError;
 
 use crate::{
-    InstanceId, clock, environment,
+    InstanceId, clock,
+    core::Input,
+    environment,
     shim::{
         stdin_of,
         wire::{self, Spec},
@@ -165,6 +168,27 @@ pub(crate) struct LaunchError {
     pub(crate) code: &'static str,
     /// One sentence.
     pub(crate) reason: String,
+}
+
+impl LaunchError {
+    /// What the core is told of the launch of `instance`, which ended so.
+    pub(crate) fn of(self, instance: InstanceId) -> Input {
+        Input::LaunchFailed {
+            instance,
+            code: self.code.to_owned(),
+            reason: self.reason,
+        }
+    }
+}
+
+/// The launch panicked.
+impl From<JoinError> for LaunchError {
+    fn from(panic: JoinError) -> Self {
+        Self {
+            code: "spawn_failed",
+            reason: panic.to_string(),
+        }
+    }
 }
 
 impl From<io::Error> for LaunchError {

@@ -8,9 +8,7 @@
 //! Invariants: a wish outlives connections to the control plane, and its deadline does not move when it is repeated; each
 //! asker hears every later stage, and the last one before the agent ends.
 
-use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -23,6 +21,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+
+use crate::socket;
 
 /// The socket's name within the data directory.
 const SOCKET: &str = "agent.sock";
@@ -133,16 +133,10 @@ pub async fn leave(data_dir: &Path, wish: &Leave, mut told: impl FnMut(&LeaveSta
     Err(LeaveError::Ended)
 }
 
-/// The socket by way of `/proc`, since its path may have 107 bytes only; the handle keeps that way open.
-fn short_path(data_dir: &Path) -> io::Result<(File, PathBuf)> {
-    let handle = File::open(data_dir)?;
-    let path = PathBuf::from(format!("/proc/self/fd/{}/{SOCKET}", handle.as_raw_fd()));
-    Ok((handle, path))
-}
-
 async fn connect(data_dir: &Path) -> io::Result<UnixStream> {
-    let (_handle, path) = short_path(data_dir)?;
-    UnixStream::connect(path).await
+    let stream = socket::connect(data_dir, SOCKET)?;
+    stream.set_nonblocking(true)?;
+    UnixStream::from_std(stream)
 }
 
 /// A wish with the time at which it is due.
@@ -186,12 +180,9 @@ impl Owner {
         wishes: mpsc::Sender<Wish>,
         stage: watch::Receiver<LeaveStage>,
     ) -> io::Result<Self> {
-        let (_handle, path) = short_path(data_dir)?;
-        match std::fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let listener = UnixListener::bind(path)?;
+        let listener = socket::listen(data_dir, SOCKET)?;
+        listener.set_nonblocking(true)?;
+        let listener = UnixListener::from_std(listener)?;
         Ok(Self {
             listener,
             wishes,

@@ -31,6 +31,7 @@ mod run;
 mod runner;
 mod session;
 mod shim;
+mod socket;
 
 pub use config::{AgentConfig, AgentError};
 pub use id::InstanceId;

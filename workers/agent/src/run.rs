@@ -86,7 +86,7 @@ pub async fn run(config: AgentConfig, shutdown: CancellationToken) -> Result<(),
     );
     let mut runner = Runner::new(core, launcher, engine.clone(), outbox.clone(), inputs.clone(), vitals);
     runner.adopt(findings).await;
-    let engine_there = docker::watch(engine.clone(), shutdown.clone()).await;
+    let engine_there = docker::watch(engine.clone(), shutdown.clone());
     let inspected = inspection::begin(&config, &boot_id, adopted == 0);
     let (wishes, wished) = mpsc::channel(4);
     let (stage, staged) = watch::channel(LeaveStage::NotAsked);

@@ -23,7 +23,7 @@ use crate::{
     clock,
     core::{Core, Input, Output},
     docker::{self, Engine, Keeper},
-    launch::{LaunchError, Launcher, Ports},
+    launch::{Launcher, Ports},
     monitor::{Monitor, input_of},
     outbox::{Change, NewFact, Outbox},
     probe,
@@ -248,24 +248,16 @@ impl Runner {
                 move || launcher.launch(&instance, &plan, port?)
             })
             .await;
-            let error = match launched {
-                Ok(Ok(launched)) => {
+            match launched.unwrap_or_else(|panic| Err(panic.into())) {
+                Ok(launched) => {
                     monitor.shim = Some(launched.shim);
-                    return monitor.run(launched.stream).await;
+                    monitor.run(launched.stream).await;
                 }
-                Ok(Err(error)) => error,
-                Err(panic) => LaunchError {
-                    code: "spawn_failed",
-                    reason: panic.to_string(),
-                },
-            };
-            let input = Input::LaunchFailed {
-                instance,
-                code: error.code.to_owned(),
-                reason: error.reason,
-            };
-            // Refused only while the agent ends.
-            let _ = monitor.inputs.send(input).await;
+                // Refused only while the agent ends.
+                Err(error) => {
+                    let _ = monitor.inputs.send(error.of(instance)).await;
+                }
+            }
         });
     }
 
@@ -295,22 +287,13 @@ impl Runner {
                 move || docker::prepare(&launcher, &engine, &instance, &plan, port?)
             })
             .await;
-            let error = match prepared {
-                Ok(Ok(spec)) => return keeper.run(spec).await,
-                Ok(Err(error)) => error,
-                Err(panic) => LaunchError {
-                    code: "spawn_failed",
-                    reason: panic.to_string(),
-                },
-            };
-            // Refused only while the agent ends.
-            let _ = inputs
-                .send(Input::LaunchFailed {
-                    instance,
-                    code: error.code.to_owned(),
-                    reason: error.reason,
-                })
-                .await;
+            match prepared.unwrap_or_else(|panic| Err(panic.into())) {
+                Ok(spec) => keeper.run(spec).await,
+                // Refused only while the agent ends.
+                Err(error) => {
+                    let _ = inputs.send(error.of(instance)).await;
+                }
+            }
         });
     }
 

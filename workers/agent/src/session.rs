@@ -60,8 +60,8 @@ pub(crate) struct Session {
     /// The wish under way: repeated on each connection, since a server that took it may be gone.
     pub(crate) leaving: Option<Wish>,
     pub(crate) engine: Engine,
-    /// Whether the engine answers.
-    pub(crate) engine_there: watch::Receiver<bool>,
+    /// Whether the engine answers; the first greeting waits for it too.
+    pub(crate) engine_there: watch::Receiver<Option<bool>>,
 }
 
 /// State of one connection.
@@ -201,7 +201,7 @@ impl Session {
                     self.pass_on(talk).await;
                 }
             }
-            Ok(()) = self.vitals.changed() => {
+            Ok(()) = self.vitals.changed(), if self.leaving.is_some() => {
                 let running = self.vitals.borrow_and_update().running;
                 self.stage.send_if_modified(|stage| match stage {
                     LeaveStage::Draining { running: before } if *before != running => {
@@ -211,7 +211,7 @@ impl Session {
                     _ => false,
                 });
             }
-            changed = self.engine_there.changed() => {
+            changed = self.engine_there.changed(), if talk.is_some() => {
                 changed.map_err(|_| Ending::Told)?;
                 // What a node offers it says as it joins, so it joins again.
                 *talk = None;
@@ -250,6 +250,10 @@ impl Session {
             // Gone without a word: the greeting goes without it too.
             inspected = self.inspected.wait_for(Option::is_some) => inspected.ok().and_then(|found| found.clone()),
         };
+        let engine_there = tokio::select! {
+            () = shutdown.cancelled() => return Err(Ending::Told),
+            there = self.engine_there.wait_for(Option::is_some) => there.is_ok_and(|there| *there == Some(true)),
+        };
         let (answer, answered) = oneshot::channel();
         self.questions
             .send(Question::Statuses(answer))
@@ -277,7 +281,7 @@ impl Session {
             devices,
             instances,
             applied,
-            runtimes: match *self.engine_there.borrow_and_update() {
+            runtimes: match engine_there {
                 true => vec!["process".to_owned(), "docker".to_owned()],
                 false => vec!["process".to_owned()],
             },

@@ -3,7 +3,6 @@
 use tidemill_domain::command::Command;
 use tidemill_domain::commit::Cause;
 use tidemill_domain::state::State;
-use tidemill_domain::state::node::NodeState;
 use tidemill_kit::Wish;
 
 /// The wish to close it, if too few nodes are doubted for it to be tripped.
@@ -11,7 +10,7 @@ pub(crate) fn reset(state: &State) -> Option<Wish> {
     if !state.breaker_tripped() || state.mass_loss(None).is_some() {
         return None;
     }
-    let doubted = state.nodes.values().filter(|n| n.state == NodeState::Suspect).count();
+    let doubted = state.doubted_nodes().count();
     let reason = match doubted {
         0 => "the nodes are heard again".to_owned(),
         1 => "all but one of the nodes are heard again".to_owned(),

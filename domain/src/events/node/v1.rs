@@ -52,7 +52,7 @@ impl From<NodeJoined> for super::NodeJoined {
             agent_id: old.agent_id,
             credential: old.credential,
             devices: old.devices,
-            runtimes: vec![Runtime::Process],
+            runtimes: Runtime::unsaid(),
         }
     }
 }

@@ -11,6 +11,7 @@ use bollard::{
     query_parameters::{CreateImageOptions, WaitContainerOptions},
 };
 use futures::StreamExt;
+use tidemill_client::Backoff;
 use tokio::{
     sync::{mpsc, watch},
     time::{Instant, sleep, sleep_until, timeout},
@@ -27,9 +28,6 @@ use crate::{
     monitor::input_of,
     shim::wire::{self, Ask, Container, Event, Exit, Identity, Notice, Spec, State},
 };
-
-/// Between two tries where the engine does not answer, at least and at most.
-const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
 
 /// A pull that says nothing for so long has stalled: layers report several times a second, also while they are unpacked.
 const PULL_SILENCE: Duration = Duration::from_secs(180);
@@ -207,22 +205,33 @@ impl Keeper {
         let (state, killed) = self.follow(spec).await;
         over.send_replace(true);
         let last_line = timeout(LAST_OUTPUT, output).await.ok().and_then(Result::ok).flatten();
-        let Some(state) = state else {
-            return Ok(match killed {
-                true => End::Gone {
-                    exit: Exit::default(),
-                    killed,
-                },
-                false => End::Lost("its container was removed by someone else".to_owned()),
-            });
-        };
-        let mut last_line = last_line;
+        Ok(match state {
+            Some(state) => self.end_of(spec, container, state, killed, last_line).await,
+            None if killed => End::Gone {
+                exit: Exit::default(),
+                killed,
+            },
+            None => End::Lost("its container was removed by someone else".to_owned()),
+        })
+    }
+
+    /// What the container came to, whose last line of stderr was this.
+    async fn end_of(
+        &self,
+        spec: &Spec,
+        container: &Container,
+        state: ContainerState,
+        killed: bool,
+        mut last_line: Option<String>,
+    ) -> End {
         let mut out_of_memory = state.oom_killed.unwrap_or(false);
-        if !out_of_memory && !killed && state.exit_code == Some(SIGKILLED) && container.memory_bytes.is_some() {
+        if let (false, false, Some(SIGKILLED), Some(limit)) =
+            (out_of_memory, killed, state.exit_code, container.memory_bytes)
+        {
             out_of_memory = self.engine.saw_out_of_memory(&spec.instance, &state).await;
             if !out_of_memory {
                 // Engines miss the kernel's word of it at times, so it is not said as a fact.
-                let mib = container.memory_bytes.unwrap_or(0) >> 20;
+                let mib = limit >> 20;
                 let hint =
                     format!("SIGKILL, not from its agent; most likely want of memory, of which it may have {mib} MiB");
                 last_line = Some(match last_line {
@@ -231,19 +240,16 @@ impl Keeper {
                 });
             }
         }
-        if let Some(line) = &last_line
-            && line.starts_with(INIT_FAILED)
-            && !killed
+        if let Some(line) = last_line
+            .as_ref()
+            .filter(|line| line.starts_with(INIT_FAILED) && !killed)
         {
             let (code, what) = match state.exit_code {
                 Some(126) => ("command_not_executable", "may not be executed"),
                 _ => ("command_not_found", "is not"),
             };
             let command = spec.command.first().map_or("its command", String::as_str);
-            return Ok(failed(
-                code,
-                format!("`{command}` {what} in image {}: {line}", container.image),
-            ));
+            return failed(code, format!("`{command}` {what} in image {}: {line}", container.image));
         }
         let exit = Exit {
             code: state.exit_code.and_then(|code| i32::try_from(code).ok()),
@@ -251,12 +257,12 @@ impl Keeper {
             last_line: last_line.or_else(|| state.error.filter(|error| !error.is_empty())),
             out_of_memory: out_of_memory.then_some(container.memory_bytes),
         };
-        Ok(End::Gone { exit, killed })
+        End::Gone { exit, killed }
     }
 
     /// The container's state. An engine that does not answer fails a launch and is waited for otherwise.
     async fn found(&mut self, spec: &Spec, wait: bool) -> Result<Option<ContainerState>, End> {
-        let mut pause = RETRY.0;
+        let mut backoff = Backoff::default();
         loop {
             match self.engine.find(spec).await {
                 Ok(found) => return Ok(found),
@@ -274,8 +280,7 @@ impl Keeper {
                     tracing::warn!(code = "engine_unreachable", instance = %self.instance, %trouble, "asking again")
                 }
             }
-            sleep(pause).await;
-            pause = (pause * 2).min(RETRY.1);
+            sleep(backoff.next_wait()).await;
         }
     }
 
@@ -394,11 +399,10 @@ impl Keeper {
 
     /// Removes the container, however long that takes: only then is nothing left.
     async fn remove(&self, instance: &str) {
-        let mut pause = RETRY.0;
+        let mut backoff = Backoff::default();
         while let Err(trouble) = self.engine.remove(&name_of(instance)).await {
             tracing::warn!(code = "container_not_removed", instance, %trouble, "trying again");
-            sleep(pause).await;
-            pause = (pause * 2).min(RETRY.1);
+            sleep(backoff.next_wait()).await;
         }
     }
 }
@@ -409,7 +413,7 @@ fn is_last(event: &Event) -> bool {
 
 /// Waits until the container does not run any more, across restarts of the engine.
 async fn ended(engine: &Engine, spec: &Spec) -> Option<ContainerState> {
-    let mut pause = RETRY.0;
+    let mut backoff = Backoff::default();
     loop {
         match engine.find(spec).await {
             Ok(None) => return None,
@@ -425,15 +429,14 @@ async fn ended(engine: &Engine, spec: &Spec) -> Option<ContainerState> {
                     if let Some(Ok(_) | Err(bollard::errors::Error::DockerContainerWaitError { .. })) =
                         answer.next().await
                     {
-                        pause = RETRY.0;
+                        backoff.reset();
                         continue;
                     }
                 }
             }
             Err(_) => {}
         }
-        sleep(pause).await;
-        pause = (pause * 2).min(RETRY.1);
+        sleep(backoff.next_wait()).await;
     }
 }
 

@@ -10,20 +10,25 @@ use super::Engine;
 /// Between two looks: an engine that was restarted is back in use within it, and a look costs one request.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
-/// Looks after the engine until `shutdown`. The first look is done when this returns.
-pub(crate) async fn watch(engine: Engine, shutdown: CancellationToken) -> watch::Receiver<bool> {
-    let there = look(&engine, None).await;
-    let (say, said) = watch::channel(there);
+/// Looks after the engine until `shutdown`, and says whether it answers; nothing before the first look.
+pub(crate) fn watch(engine: Engine, shutdown: CancellationToken) -> watch::Receiver<Option<bool>> {
+    let (say, said) = watch::channel(None);
     tokio::spawn(async move {
-        let mut there = there;
+        let mut there = None;
         loop {
+            there = Some(look(&engine, there).await);
+            say.send_if_modified(|known| std::mem::replace(known, there) != there);
+            // After the word: nobody waits for it.
+            if there == Some(true)
+                && let Err(trouble) = engine.sweep().await
+            {
+                tracing::warn!(code = "sweep_failed", %trouble, "containers could not be looked through");
+            }
             tokio::select! {
                 () = shutdown.cancelled() => return,
                 () = say.closed() => return,
                 () = tokio::time::sleep(LOOK_EVERY) => {}
             }
-            there = look(&engine, Some(there)).await;
-            say.send_if_modified(|known| std::mem::replace(known, there) != there);
         }
     });
     said
@@ -34,9 +39,6 @@ async fn look(engine: &Engine, before: Option<bool>) -> bool {
         Ok(()) => {
             if before == Some(false) {
                 tracing::info!("a Docker engine answers now");
-            }
-            if let Err(trouble) = engine.sweep().await {
-                tracing::warn!(code = "sweep_failed", %trouble, "containers could not be looked through");
             }
             true
         }

@@ -5,14 +5,12 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use axum::{Extension, Json};
-use serde::Deserialize;
 use serde_json::{Value, json};
 use tidemill_domain::command::Command;
 use tidemill_domain::state::State as CellState;
 use tidemill_domain::state::breaker::{LEAST_NODES, LEAST_PROVIDERS, SHARE, WITHIN};
-use tidemill_domain::state::node::{Node, NodeState};
 
-use super::{Change, Handled, answer_to, json_body};
+use super::{Change, Handled, ReasonBody, answer_to, json_body};
 use crate::gate::Caller;
 use crate::health::{Check, CheckState};
 use crate::shared::Shared;
@@ -21,20 +19,11 @@ use crate::shared::Shared;
 const NEXT: &str = "look at the network between these nodes and the servers; if it heals, the breaker closes by itself; \
                     if the nodes are gone, `tidemill breaker confirm --reason TEXT` moves their work";
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ReasonBody {
-    reason: String,
-}
-
-fn doubted(state: &CellState) -> impl Iterator<Item = &Node> {
-    state.nodes.values().filter(|n| n.state == NodeState::Suspect)
-}
-
 /// How it stands.
 fn breaker(state: &CellState) -> Value {
     let tripped = state.cell.breaker.tripped_at;
-    let nodes: Vec<Value> = doubted(state)
+    let nodes: Vec<Value> = state
+        .doubted_nodes()
         .map(|n| {
             json!({
                 "id": n.id, "name": n.name, "provider": n.provider, "region": n.region, "reason": n.reason,
@@ -72,8 +61,8 @@ fn held(state: &CellState) -> usize {
 }
 
 fn sentence(state: &CellState) -> String {
-    let nodes = doubted(state).count();
-    let providers: std::collections::BTreeSet<&str> = doubted(state).map(|n| n.provider.as_str()).collect();
+    let nodes = state.doubted_nodes().count();
+    let providers: std::collections::BTreeSet<&str> = state.doubted_nodes().map(|n| n.provider.as_str()).collect();
     format!(
         "{nodes} nodes of {} providers fell silent together: {} instances on them are not replaced until an operator has judged",
         providers.len(),

@@ -22,6 +22,7 @@ use axum::body::Bytes;
 use axum::extract::{FromRequest, Request};
 use axum::response::{IntoResponse, Response};
 use http::HeaderValue;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tidemill_bus::commands::Answer;
@@ -105,6 +106,13 @@ async fn body(request: Request, shared: &Arc<Shared>) -> Handled<Bytes> {
             _ => Refusal::new(400, "body_broken", rejection.body_text(), "send the request again"),
         }
     })
+}
+
+/// The body of a command that says only why.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReasonBody {
+    reason: String,
 }
 
 /// A JSON body; no body is an empty object.

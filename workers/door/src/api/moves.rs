@@ -16,19 +16,13 @@ use tidemill_domain::state::node::NodeState;
 use tidemill_domain::time::Span;
 
 use super::nodes::find;
-use super::{Change, Handled, answer, answer_to, json_body};
+use super::{Change, Handled, ReasonBody, answer, answer_to, json_body};
 use crate::gate::Caller;
 use crate::problem::Refusal;
 use crate::shared::Shared;
 
 /// Most nodes that one request drains.
 const MAX_NODES: usize = 1024;
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ReasonBody {
-    reason: String,
-}
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

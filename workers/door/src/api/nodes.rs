@@ -5,23 +5,16 @@ use std::sync::Arc;
 use axum::Extension;
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
-use serde::Deserialize;
 use serde_json::json;
 use tidemill_domain::command::Command;
 use tidemill_domain::events::Event;
 use tidemill_domain::id::NodeId;
 use tidemill_domain::state::State as CellState;
 
-use super::{Change, Handled, answer_to, json_body};
+use super::{Change, Handled, ReasonBody, answer_to, json_body};
 use crate::gate::Caller;
 use crate::problem::Refusal;
 use crate::shared::Shared;
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ForgetBody {
-    reason: String,
-}
 
 pub(crate) async fn forget(
     State(shared): State<Arc<Shared>>,
@@ -29,7 +22,7 @@ pub(crate) async fn forget(
     Path(id): Path<String>,
     request: Request,
 ) -> Handled<Response> {
-    let body: ForgetBody = json_body(request, &shared).await?;
+    let body: ReasonBody = json_body(request, &shared).await?;
     let reason = body.reason.trim().to_owned();
     let (node, name) = shared.deps.view.read(|state| find(state, &id))?;
     let envelope = caller.envelope(Command::ForgetNode { node, reason });

@@ -116,11 +116,10 @@ pub(super) fn join(hello: &Hello, credential: Option<CredentialId>) -> Result<Jo
 
 /// The runtimes this build knows of those offered. An older agent says nothing, and offers processes.
 fn runtimes(offered: &[String]) -> Vec<Runtime> {
-    let known = [("process", Runtime::Process), ("docker", Runtime::Docker)];
     let offers = |word: &str| offered.iter().any(|offered| offered == word);
-    let found = known.into_iter().filter(|(word, _)| offers(word));
+    let found = Runtime::WORDS.into_iter().filter(|(word, _)| offers(word));
     match offered.is_empty() {
-        true => vec![Runtime::Process],
+        true => Runtime::unsaid(),
         false => found.map(|(_, runtime)| runtime).collect(),
     }
 }
@@ -307,10 +306,7 @@ pub(super) fn desired(state: &State, work: &NodeWork<'_>) -> DesiredInstance {
         instance: instance.id.to_string(),
         want,
         run: RunSpec {
-            runtime: match run.runtime {
-                Runtime::Process => "process".to_owned(),
-                Runtime::Docker => "docker".to_owned(),
-            },
+            runtime: run.runtime.word().to_owned(),
             command: run.command.clone(),
             image: run.image.clone(),
             fetch: run.fetch.iter().map(fetch).collect(),

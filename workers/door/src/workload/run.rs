@@ -46,7 +46,7 @@ const LIMITS: Keys = Keys {
 pub(super) fn read(root: &Object<'_>, warnings: &mut Vec<String>) -> Result<Run> {
     let run = root.need("run", "{command: [python3, serve.py]}")?.object(&RUN)?;
     let runtime = match run.get("runtime") {
-        Some(runtime) => runtime.word(&[("process", Runtime::Process), ("docker", Runtime::Docker)])?,
+        Some(runtime) => runtime.word(&Runtime::WORDS)?,
         None => Runtime::Process,
     };
     let ready = run.object("ready", &READY)?;

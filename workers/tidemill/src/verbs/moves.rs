@@ -14,7 +14,7 @@ use crate::api::{self, Query, Server, segment};
 use crate::cli::GlobalArgs;
 use crate::exit::{CliError, Exit};
 use crate::output::note;
-use crate::time::{parse_duration, short_span};
+use crate::time::{millis, parse_duration, short_span};
 
 const DRAIN_EXAMPLES: &str = "\
 Examples:
@@ -99,7 +99,6 @@ pub struct MoveArgs {
 /// Runs `drain`.
 pub async fn drain(args: DrainArgs, global: &GlobalArgs) -> Result<(), CliError> {
     let server = global.connect()?;
-    let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
     let body = json!({
         "reason": args.reason, "deadline_ms": args.deadline.map(millis), "reclaim": args.reclaim,
     });

@@ -20,7 +20,7 @@ use crate::exit::{CliError, Exit};
 use crate::output::{note, print};
 use crate::paths;
 use crate::roles::{self, AgentOptions, GatewayOptions, ServerOptions, UpOptions, WorkerName, WorkerOptions};
-use crate::time::{parse_duration, short_span};
+use crate::time::{millis, parse_duration, short_span};
 
 use super::follow::until_interrupt;
 
@@ -456,9 +456,7 @@ pub async fn agent(args: AgentArgs, global: &GlobalArgs) -> Result<(), CliError>
 async fn leave(args: LeaveArgs, global: &GlobalArgs) -> Result<(), CliError> {
     let wish = Leave {
         reason: args.reason,
-        deadline_ms: args
-            .deadline
-            .map(|span| u64::try_from(span.as_millis()).unwrap_or(u64::MAX)),
+        deadline_ms: args.deadline.map(millis),
     };
     let began = Instant::now();
     let told = |stage: &LeaveStage| match stage {
@@ -478,7 +476,7 @@ async fn leave(args: LeaveArgs, global: &GlobalArgs) -> Result<(), CliError> {
         Some(Ok(LeaveStage::Left { reason })) => {
             let after = began.elapsed();
             let found = json!({
-                "state": "left", "after_ms": u64::try_from(after.as_millis()).unwrap_or(u64::MAX), "reason": reason,
+                "state": "left", "after_ms": millis(after), "reason": reason,
             });
             note(&format!("left the pool after {}", short_span(after)));
             print(&global.printer().object(&found)?)

@@ -13,7 +13,7 @@ use crate::api::Query;
 use crate::cli::GlobalArgs;
 use crate::exit::CliError;
 use crate::target::Target;
-use crate::time::{parse_duration, parse_later, rfc3339};
+use crate::time::{millis, parse_duration, parse_later, rfc3339};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -62,7 +62,7 @@ pub async fn run(args: ScaleArgs, global: &GlobalArgs) -> Result<(), CliError> {
             "replicas": args.replicas,
             "from": args.from.map(rfc3339),
             "to": args.to.map(rfc3339),
-            "for_ms": args.span.map(|span| u64::try_from(span.as_millis()).unwrap_or(u64::MAX)),
+            "for_ms": args.span.map(millis),
         })
     };
     let server = global.connect()?;

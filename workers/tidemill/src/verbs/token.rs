@@ -14,7 +14,7 @@ use crate::cli::GlobalArgs;
 use crate::exit::{CliError, Exit};
 use crate::output::lists::List;
 use crate::output::{Format, note, print};
-use crate::time::parse_duration;
+use crate::time::{millis, parse_duration};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -94,7 +94,7 @@ pub async fn run(args: TokenArgs, global: &GlobalArgs) -> Result<(), CliError> {
                 "role": role,
                 "supply": args.supply,
                 "tenant": args.tenant,
-                "ttl_ms": args.ttl.map(|ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX)),
+                "ttl_ms": args.ttl.map(millis),
             });
             let answer = server.post(List::Tokens.path(), &Query::default(), &body).await?;
             created(&answer, global)
